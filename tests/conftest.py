@@ -18,14 +18,15 @@ from tests.support.wait import bounded
 QUICK: Final = "quick"
 SLOW_S: Final = 1.0
 """Processor time of a test that the inner loop should not wait for."""
-EARLIER: Final = 0.9
-"""An asynchronous test ends after this share of its timeout, so that what fails is the wait and not the process."""
+REPORTED_S: Final = 60.0
+"""pytest-timeout ends an asynchronous test so much later than its own bound: what fails is the wait, and there is time
+to end fixtures and describe the failure. In the midst of that description the timeout would end all of pytest."""
 
 settings.register_profile("usual", deadline=None)
 """An example may take as long as a busy machine makes it take."""
 settings.register_profile(QUICK, deadline=None, max_examples=10)
 """A tenth of what is drawn as a rule."""
-settings.register_profile("gate", deadline=None, max_examples=20)
+settings.register_profile("gate", deadline=None, max_examples=12)
 """Of `make test`: other examples each time, so that several runs have drawn as many as a usual one."""
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.register_profile("mutants", deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
@@ -65,14 +66,19 @@ def choose_long(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def bound_each(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test that hangs fails with the line at which it waits. Not under a debugger."""
+    """A test that hangs fails with the line at which it waits, after its timeout, or the usual one if that is longer.
+
+    Not under a debugger.
+    """
     if config.getoption("usepdb"):
         return
     usual_s = float(config.getini("timeout"))
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             mark = item.get_closest_marker("timeout")
-            item.obj = bounded(item.obj, EARLIER * (float(mark.args[0]) if mark is not None else usual_s))
+            seconds = max(usual_s, float(mark.args[0]) if mark is not None else usual_s)
+            item.obj = bounded(item.obj, seconds)
+            item.add_marker(pytest.mark.timeout(seconds + REPORTED_S), append=False)
 
 
 def pytest_collection_finish() -> None:

@@ -148,7 +148,7 @@ async def test_an_ingress_by_tls_and_who_may_see_its_routes(tmp_path: Path) -> N
             https_key=web.key,
         )
         async with serve(settings) as ingress:
-            await wait_until(ingress.routes.has_routes.is_set, timeout=20.0, what="the first routes")
+            await wait_until(ingress.routes.has_routes.is_set, timeout=60, what="the first routes")
             port = ingress.address.rpartition(":")[2]
             at = ("--tls-dir", str(authority.directory), "--address", mesh.controller.address)
             said, document = await checked("--http", f"localhost:{port}", *at)

@@ -143,7 +143,7 @@ async def test_nothing_survives_when_run_itself_is_killed(folder: Path) -> None:
 @pytest.mark.asyncio
 async def test_nothing_survives_when_run_is_killed_while_the_handler_is_imported(folder: Path) -> None:
     async with mesh_run("hangs:Any", *ANY_PORTS, cwd=folder) as mesh:
-        await wait_until((folder / "importing").exists, timeout=20, what="the import began")
+        await wait_until((folder / "importing").exists, timeout=60, what="the import began")
         mesh.process.kill()
         await mesh.wait_ended()
         await mesh.wait_gone()
@@ -153,7 +153,7 @@ async def test_nothing_survives_when_run_is_killed_while_the_handler_is_imported
 @pytest.mark.asyncio
 async def test_it_can_be_stopped_while_it_starts(folder: Path) -> None:
     async with mesh_run("hangs:Any", *ANY_PORTS, cwd=folder) as mesh:
-        await wait_until((folder / "importing").exists, timeout=20, what="the import began")
+        await wait_until((folder / "importing").exists, timeout=60, what="the import began")
         mesh.process.terminate()
         assert await mesh.wait_ended() == 0
         assert not mesh.processes()

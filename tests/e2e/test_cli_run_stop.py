@@ -44,7 +44,7 @@ async def with_a_call_that_runs(folder: Path) -> AsyncIterator[tuple[MeshRun, as
         client = slotmesh.connect(mesh.router_address)
         call = client.endpoint("Waits").thread("release")
         try:
-            await wait_until((folder / "release.began").exists, timeout=20, what="the call runs")
+            await wait_until((folder / "release.began").exists, timeout=60, what="the call runs")
             yield mesh, call
         finally:
             (folder / "release").touch()
@@ -59,7 +59,7 @@ async def test_it_says_what_it_waits_for_and_the_call_ends_well(tmp_path: Path) 
         os.killpg(mesh.process.pid, signal.SIGINT)
         os.killpg(mesh.process.pid, signal.SIGINT)  # as launchers do that pass it on
         report = f"waiting for 1 call that runs in {replica_id}, at most 35"
-        await wait_until(lambda: report in mesh.log_text(), timeout=20, what="a report")
+        await wait_until(lambda: report in mesh.log_text(), timeout=60, what="a report")
         assert not call.done()
         (tmp_path / "release").touch()
         assert await asyncio.wait_for(call, 20) == "release"
@@ -71,9 +71,9 @@ async def test_a_second_ctrl_c_ends_all_processes_of_the_mesh(tmp_path: Path) ->
     async with with_a_call_that_runs(tmp_path) as (mesh, call):
         (replica_id,) = await mesh.replica_pids()
         os.killpg(mesh.process.pid, signal.SIGINT)
-        await wait_until(lambda: "Ctrl-C again" in mesh.log_text(), timeout=20, what="a report")
+        await wait_until(lambda: "Ctrl-C again" in mesh.log_text(), timeout=60, what="a report")
         os.killpg(mesh.process.pid, signal.SIGINT)
         assert await mesh.wait_ended() == 130
-        await wait_until(lambda: not mesh.processes(), timeout=20.0, what="the replica was killed as well")
+        await wait_until(lambda: not mesh.processes(), timeout=60, what="the replica was killed as well")
         assert f"replica {replica_id} has not ended; killing it" in mesh.log_text()
         assert isinstance(await asyncio.wait_for(asyncio.gather(call, return_exceptions=True), 60), list)

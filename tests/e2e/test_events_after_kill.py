@@ -34,7 +34,7 @@ def stored(path: Path) -> int:
 async def test_the_next_controller_shows_what_happened_before_a_kill(tmp_path: Path) -> None:
     flags = (f"--state={tmp_path / 'mesh.state'}", "--launcher=external")
     async with lone_controller(tmp_path, SPEC, *flags) as mesh:
-        await wait_until(lambda: stored(tmp_path / "mesh.state.events") >= 3, timeout=20, what="stored events")
+        await wait_until(lambda: stored(tmp_path / "mesh.state.events") >= 3, timeout=60, what="stored events")
         before = await command("events", "-o", "json", env={"SLOTMESH_CONTROLLER": mesh.address})
         assert before.status == 0, before
         first = json.loads(before.out)["events"]

@@ -19,7 +19,7 @@ HANDLER = "tests.e2e.traced_handlers:Traced"
 
 
 async def lines_with(mesh: MeshRun, text: str) -> list[str]:
-    await wait_until(lambda: text in mesh.log_text(), timeout=20, what=f"{text} in the log")
+    await wait_until(lambda: text in mesh.log_text(), timeout=60, what=f"{text} in the log")
     return [line for line in mesh.log_text().splitlines() if text in line]
 
 

@@ -57,7 +57,7 @@ async def test_a_replica_that_stood_still_loses_its_keys_and_goes_on_with_nothin
         again = endpoint.options(idempotent=True, timeout=MOVED_S).ordered("key")
         owner, other = await owner_and_other(mesh, endpoint, "key")
         running = asyncio.ensure_future(lane.go_on("key"))
-        await wait_until(lambda: "key step" in journal.of(owner.pid), timeout=20, what="a call runs")
+        await wait_until(lambda: "key step" in journal.of(owner.pid), timeout=60, what="a call runs")
         await mesh.stop_process(owner.pid)
         waiting = asyncio.ensure_future(again.add("key", "behind it"))
         steps = journal.of(owner.pid)
@@ -93,7 +93,7 @@ async def test_a_replica_without_a_controller_ends_also_where_its_handler_keeps_
         blocked, idle = await owner_and_other(mesh, endpoint, "key")
         await mesh.controller.kill()
         blocking = asyncio.ensure_future(endpoint.ordered("key").block("key"))
-        await wait_until(lambda: "key blocks" in journal.of(blocked.pid), timeout=20, what="it blocks")
+        await wait_until(lambda: "key blocks" in journal.of(blocked.pid), timeout=60, what="it blocks")
         assert await blocked.ended() == -signal.SIGALRM
         assert await idle.ended() == 0, "it drains, as nothing runs there"
         assert "fenced: no further call starts" in mesh.controller.log_text

@@ -46,7 +46,7 @@ async def apply(mesh: MeshRun, handler: str, backend: str, stage: str) -> None:
 
 async def until_logged(mesh: MeshRun, kind: str) -> None:
     text = f"planned: {kind}" if kind in TEXTS else kind
-    await wait_until(lambda: text in mesh.log_text(), timeout=20, what=f"the exception of {kind}")
+    await wait_until(lambda: text in mesh.log_text(), timeout=60, what=f"the exception of {kind}")
 
 
 async def outcome(view: Any, method: str) -> object:

@@ -99,7 +99,7 @@ async def test_a_replica_that_is_stopped_for_good_is_replaced_and_its_keys_go_on
                         lost.add(call)
 
         load = asyncio.gather(*(one_key(key) for key in KEYS))
-        await wait_until(lambda: len(answered) > 500, timeout=20.0)
+        await wait_until(lambda: len(answered) > 500, timeout=60)
         stopped = await mesh.kill_replica(number=signal.SIGSTOP)
         await mesh.wait_for_replicas(2, without=stopped, timeout=60.0)
         marks = dict(sent)

@@ -89,7 +89,7 @@ class MeshRun:
         os.kill(pids[replica_id], number)
         return replica_id
 
-    async def wait_for_replicas(self, count: int, *, without: str = "", timeout: float = 20.0) -> dict[str, int]:
+    async def wait_for_replicas(self, count: int, *, without: str = "", timeout: float = 60.0) -> dict[str, int]:
         """Waits until `count` replicas are ready and linked to all routers, none of them `without`."""
         deadline = asyncio.get_running_loop().time() + timeout
         async with Operator.at(self.controller_address) as operator:
@@ -102,7 +102,7 @@ class MeshRun:
                 assert asyncio.get_running_loop().time() < deadline, f"within {timeout} s: {members}"
                 await asyncio.sleep(0.02)
 
-    async def wait_for_table(self, newer_than: int, timeout: float = 10.0) -> None:
+    async def wait_for_table(self, newer_than: int, timeout: float = 60.0) -> None:
         """Waits until every router has a routing table with a higher revision than this."""
         deadline = asyncio.get_running_loop().time() + timeout
         while True:

@@ -93,13 +93,18 @@ class TokenMesh:
 
 
 @asynccontextmanager
-async def token_mesh(tmp_path: Path, routers: int = 1, **of_routers: Any) -> AsyncIterator[TokenMesh]:
+async def token_mesh(
+    tmp_path: Path, routers: int = 1, *, resume_ttl: float = 0.5, **of_routers: Any
+) -> AsyncIterator[TokenMesh]:
+    """`resume_ttl`: how long replicas keep sessions without a router."""
     issuer, path = Issuer(tmp_path), tmp_path / "tokens.json"
     of_routers |= {"tokens": path, "jwt_issuer": ISSUER, "jwt_audience": AUDIENCE, "jwt_jwks": issuer.jwks}
     tokens = {name: created(path, name) for name in ("operator/x", "client/x", "client/y")}
     authority = Authority(tmp_path / "certs")
     handler = "tests.contract.security.recording_handler:Recording"
-    async with tls_mesh(authority, routers=routers, of_routers=of_routers, handler=handler, resume_ttl=0.5) as mesh:
+    async with tls_mesh(
+        authority, routers=routers, of_routers=of_routers, handler=handler, resume_ttl=resume_ttl
+    ) as mesh:
         running = TokenMesh(mesh, path, tokens, issuer)
         try:
             yield running
@@ -195,7 +200,7 @@ async def test_calls_of_threads_are_not_executed_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["refreshed token", long("renewed certificate")])
 async def test_another_credential_of_the_same_identity_keeps_the_session(tmp_path: Path, kind: str) -> None:
-    async with token_mesh(tmp_path, routers=2) as running:
+    async with token_mesh(tmp_path, routers=2, resume_ttl=30.0) as running:
         refreshed = running.jwt("invoker", "invoker")
         authority = running.mesh.authority
         own = authority.issue("client", "alice")

@@ -1,7 +1,7 @@
 """etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes on a loopback address of their own.
 
 Invariants: their ports are the usual ones, on an address that no other control plane of this machine uses; all of them
-end with the process that started them, also where that is killed. Owner: the test session.
+end with the process that started them, also where that is killed. Owner: a fixture (tests/kube/conftest.py).
 """
 
 from __future__ import annotations

@@ -119,10 +119,10 @@ class Node:
                 os.kill(pid, signal.SIGSTOP)
 
     def lose_power(self) -> None:
-        """The node disconnects, and its processes end."""
+        """The node disconnects, its processes end, and none is started again."""
         self.disconnect()
-        for pod in self.pods.values():
-            pod.kill()
+        for task in self._tasks.values():
+            task.cancel()
 
     # --- life ---
 
