@@ -4,9 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Extra arguments, for example: make test PYTEST_ARGS="tests/unit -n 2"
 PYTEST_ARGS ?=
-# Processes that run tests: one more than there are processors, 8 at most.
+# Processes that run tests: two for each processor, as tests mostly wait, 8 at most.
 WORKERS ?= $(shell processors=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); \
-	echo $$((processors < 8 ? processors + 1 : 8)))
+	echo $$((processors < 4 ? 2 * processors : 8)))
 # Words of the mutants to run; all without.
 MUTANTS ?=
 RUN_ARGS ?=

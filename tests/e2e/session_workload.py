@@ -30,8 +30,8 @@ PATIENCE_S: Final = 30.0
 HASTE_S: Final = 0.5
 PACE_S: Final = 0.1
 """Between bursts of a lane, about: calls go on being made while none is answered, up to `UNANSWERED`."""
-EASY_PACE_S: Final = 0.2
-"""The same for tests, beside which others run: half the load leaves processes time to start."""
+EASY_PACE_S: Final = 0.4
+"""The same for tests, beside which others run: a quarter of the load leaves processes time to start."""
 UNANSWERED: Final = 16
 """Calls of a lane that may be unanswered."""
 VALUES: Final = 25
@@ -80,11 +80,11 @@ class Workload:
         began = time.monotonic()
         await wait_until(
             lambda: min(self.results.values()) >= each and time.monotonic() >= began + 1.0,
-            timeout=20,
+            timeout=60,
             what=f"{each} results for each client of {self.results}",
         )
 
-    async def wait_for_progress(self, results: int = 50, timeout: float = 20.0) -> None:
+    async def wait_for_progress(self, results: int = 50, timeout: float = 60.0) -> None:
         """Waits until each client has got so many more results."""
         before = dict(self.results)
         await wait_until(
@@ -182,6 +182,7 @@ class Workload:
             answer = asyncio.ensure_future(execute(tag))
             await asyncio.wait((answer,))
             self._hear(call, answer)
+            await asyncio.sleep(self._pace_s / BURST)
 
     def _hear(self, call: Call, answer: asyncio.Future[str]) -> None:
         """Writes an outcome down, at once."""

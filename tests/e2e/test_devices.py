@@ -134,7 +134,7 @@ async def run_steps(folder: Path, steps: int) -> None:
 
 @pytest.mark.timeout(300)
 async def test_no_device_has_two_holders_and_none_is_lost(tmp_path: Path) -> None:
-    await run_steps(tmp_path, 10)
+    await run_steps(tmp_path, 6)
 
 
 @pytest.mark.long

@@ -23,7 +23,7 @@ from tests.support.wait import wait_until
 KEYS = tuple(f"key-{number}" for number in range(12))
 REPLICAS = 3
 PAUSE_S = 0.02
-"""Of a key between its bursts: the replicas that start have processors too."""
+"""Of a caller between its calls: the replicas that start have processors too."""
 
 
 @pytest.mark.asyncio
@@ -61,6 +61,7 @@ async def test_draining_every_replica_under_load_fails_no_call(tmp_path: Path) -
                 slowly = ledger.options(request_id=call, timeout=30).slowly.unary if worker % 2 else ledger.slowly
                 assert await slowly(call, 0.005) == call
                 answered += 1
+                await asyncio.sleep(PAUSE_S)
 
         load = asyncio.gather(*(one_key(key) for key in KEYS), *(one_unkeyed(worker) for worker in range(16)))
 

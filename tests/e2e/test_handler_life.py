@@ -28,6 +28,8 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
 HANDLERS = "tests.e2e.life_handlers"
+PAUSE_S = 0.01
+"""Of a caller between its calls: the replica that starts has processors too."""
 
 
 @asynccontextmanager
@@ -182,6 +184,7 @@ async def test_a_replica_that_gets_sick_is_replaced_without_a_failed_call(tmp_pa
         async def caller() -> None:
             while not stop.is_set():
                 seen.add((await steady.greet()).split()[1])
+                await asyncio.sleep(PAUSE_S)
 
         callers = [asyncio.ensure_future(caller()) for _ in range(8)]
         sick = await steady.fall_sick()

@@ -1,4 +1,4 @@
-"""Fixtures of a cluster. A control plane lasts a session of pytest, everything else a test."""
+"""Fixtures of a cluster. A control plane lasts as long as tests of this folder follow each other, all else a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 from tools.kubetest.build import is_built
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A real control plane without nodes."""
     if not is_built():

@@ -23,8 +23,8 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.asyncio, pytest.mark.kube, pytest.mark.timeout(300)]
 
 CALLERS: Final = "callers"
-MOVED_S: Final = 15.0
-"""Within this time keys go on elsewhere."""
+MOVED_S: Final = 60.0
+"""Within this time keys go on elsewhere, on a busy machine."""
 OWN_PROCESSES: Final = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "python", "-m")
 HANDLER: Final = "tests.kube.journal:Journal"
 RESTRICTED: Final = {
@@ -85,6 +85,15 @@ async def test_the_api_server_accepts_it(control_plane: ControlPlane, overlay: s
     control_plane.kubectl("apply", "-f", str(ROOT / "deploy/kubernetes/base/namespace.yaml"))
     directory = str(ROOT / "deploy/kubernetes" / overlay)
     control_plane.kubectl("apply", "-k", directory, "--server-side", "--dry-run=server", "--validate=strict")
+
+
+@pytest.mark.parametrize("components", [("tls", "ha"), ("kubernetes-launcher",)], ids=" ".join)
+async def test_the_api_server_accepts_components(
+    control_plane: ControlPlane, tmp_path: Path, components: tuple[str, ...]
+) -> None:
+    control_plane.kubectl("apply", "-f", str(ROOT / "deploy/kubernetes/base/namespace.yaml"))
+    overlay = own_overlay(tmp_path, "slotmesh", *components)
+    control_plane.kubectl("apply", "-k", str(overlay), "--server-side", "--dry-run=server", "--validate=strict")
 
 
 @pytest.mark.long

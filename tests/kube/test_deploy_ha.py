@@ -24,7 +24,7 @@ from tests.support.certificates import Authority
 from tests.support.mesh import ROOT
 from tools.kubetest.build import folder
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.kube, pytest.mark.long, pytest.mark.timeout(300)]
 
 IDENTITIES: Final = {
     "controller": ("controller", ""),

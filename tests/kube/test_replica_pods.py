@@ -12,6 +12,7 @@ import pytest
 from tests.history.summary import summary
 from tests.kube.mesh import (
     KEYS_MOVE_S,
+    LAUNCHERS,
     KubeMesh,
     Launcher,
     Run,
@@ -22,7 +23,6 @@ from tests.kube.mesh import (
 )
 from tests.kube.rig.cluster import started_cluster
 from tests.kube.rig.control_plane import ControlPlane
-from tests.support.tiers import long
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.kube, pytest.mark.timeout(400)]
 
@@ -56,7 +56,8 @@ async def drain(run: Run, replica_id: str) -> None:
 Act = Callable[[Run, str], Awaitable[None]]
 
 
-@pytest.mark.parametrize("launcher", [long("external"), "kubernetes"])
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 async def test_keys_go_on_when_pods_are_killed_deleted_and_evicted(
     control_plane: ControlPlane, tmp_path: Path, launcher: Launcher
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -25,7 +26,7 @@ from slotmesh.spec.document import parse_mesh
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
 from tests.support.fakes.launcher import FakeLauncher
-from tests.support.wait import wait_until
+from tests.support.wait import pause_s, wait_until
 
 AnswerT = TypeVar("AnswerT")
 
@@ -104,9 +105,11 @@ def as_if_killed(state: Path, name: str = "after") -> Path:
 
 async def eventually(ask: Callable[[], Awaitable[AnswerT]], *, what: str, timeout: float = 20.0) -> AnswerT:
     """The first true answer of somebody who has to be asked over the network."""
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while not (answer := await ask()):
-        assert time.monotonic() < deadline, f"not within {timeout} s: {what} (last: {answer!r})"
+        waited_s = time.monotonic() - began
+        assert waited_s < timeout, f"not within {timeout} s: {what} (last: {answer!r})"
+        await asyncio.sleep(pause_s(waited_s))
     return answer
 
 

@@ -17,8 +17,11 @@ from typing import Any, Final, TypeVar
 
 ValueT = TypeVar("ValueT")
 
-POLL_S = 0.002
-"""How soon a wait sees what changed, seconds."""
+POLL_S: Final = 0.002
+"""How soon a wait that begins sees what changed, seconds."""
+_LATE: Final = 0.05
+"""A wait sees what changed later by this share of its duration: what takes long is not looked for all the time."""
+_MOST_POLL_S: Final = 0.02
 _ADDRESS: Final = re.compile(r" (?:object )?at 0x[0-9a-fA-F]+")
 _MOST_SHOWN: Final = 2_000
 """Characters of the last value."""
@@ -32,12 +35,17 @@ async def wait_until(predicate: Callable[[], ValueT], *, timeout: float = 20.0, 
             it is written.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
+    began = loop.time()
     while not (value := predicate()):
-        if loop.time() >= deadline:
+        if (waited_s := loop.time() - began) >= timeout:
             raise AssertionError(f"not within {timeout:g} s: {what or written(predicate)} (last: {shown(value)})")
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(pause_s(waited_s))
     return value
+
+
+def pause_s(waited_s: float) -> float:
+    """How long a loop sleeps that has waited this long for what nothing reports."""
+    return min(max(POLL_S, _LATE * waited_s), _MOST_POLL_S)
 
 
 async def within(awaitable: Awaitable[ValueT], what: str, *, timeout: float = 20.0) -> ValueT:

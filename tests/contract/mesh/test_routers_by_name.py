@@ -45,7 +45,7 @@ class Records:
 
 
 class Load:
-    """Calls of each kind, without a pause."""
+    """Calls of each kind, with short pauses."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -58,6 +58,7 @@ class Load:
         while not self.over:
             assert await call() == "x"
             self.done[kind] += 1
+            await asyncio.sleep(0.005)
 
     async def _stream(self) -> str:
         return str(await self._mesh.endpoint("Greeter").hello("x"))

@@ -237,6 +237,7 @@ async def test_operators_see_who_calls_and_who_is_refused() -> None:
             tenants: list[mesh_pb2.TenantLoad] = []
             async with open_channel(mesh.controller_address) as controller:
                 while not tenants:
+                    await asyncio.sleep(0.02)
                     said = await ControllerServiceStub(controller).GetSnapshot(pb.GetSnapshotRequest())
                     loads = [load for each in said.routers for load in each.router.endpoint_loads]
                     tenants = [each for load in loads for each in load.tenants]

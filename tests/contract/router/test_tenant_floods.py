@@ -45,6 +45,7 @@ class Scene:
                 said = await controller.GetSnapshot(pb.GetSnapshotRequest())
                 if sum(load.queued for router in said.routers for load in router.router.loads) == calls:
                     return
+                await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

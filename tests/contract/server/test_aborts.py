@@ -32,6 +32,8 @@ pytestmark = [
 async def _no_collection(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     monkeypatch.setattr(accepting, "MOST_OF_METHOD", accepting.FIRST_OF_METHOD)  # rpcs are requested from here on
     await call(setting[2])  # connects
+    gc.collect()
+    gc.freeze()  # each look at the objects is for new ones only
     gc.disable()
     yield
     gc.enable()
