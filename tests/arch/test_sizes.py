@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.arch.sources import GENERATED, ROOT, tree_of
+from tests.arch.sources import GENERATED, ROOT
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
@@ -54,20 +54,18 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
             yield from functions(node, prefix)
 
 
-def too_long(path: str, source: str, tree: ast.Module | None = None) -> Iterator[str]:
-    """Yields the file, if it is, and each of its functions that is. `tree`: of the source, if it was parsed before."""
+def too_long(path: str, source: str) -> Iterator[str]:
+    """Yields the file, if it is, and each of its functions that is."""
     if len(source.splitlines()) > MAX_FILE_LINES and path not in TABLES:
         yield path
-    for name, lines in functions(tree or ast.parse(source, path)):
+    for name, lines in functions(ast.parse(source, path)):
         if lines > MAX_FUNCTION_LINES:
             yield f"{path}::{name}"
 
 
 def test_nothing_else_is_too_long_and_what_is_short_enough_leaves_the_list() -> None:
     found = {
-        each
-        for path in python_files()
-        for each in too_long(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"), tree_of(path))
+        each for path in python_files() for each in too_long(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
     }
     new = sorted(found.difference(STILL_TOO_LONG))
     assert not new, f"over {MAX_FILE_LINES} lines a file or {MAX_FUNCTION_LINES} a function: split it by concept"

@@ -16,7 +16,16 @@ from typing import Final
 
 from tests.e2e.chaos import Chaos
 from tests.e2e.rolling_restart import restart_replicas
-from tests.e2e.session_workload import EASY_PACE_S, LOAD, PACE_S, Stall, Workload, is_patient, running_workload
+from tests.e2e.session_workload import (
+    EASY_PACE_S,
+    LOAD,
+    PACE_S,
+    PATIENCE_S,
+    Stall,
+    Workload,
+    is_patient,
+    running_workload,
+)
 from tests.history.checker import assert_holds, assert_results
 from tests.history.log import HistoryLog, executions_file, read_history
 from tests.history.model import Call, Death, Fault, History
@@ -263,7 +272,12 @@ async def record(scenario: Scenario, seconds: float, folder: Path, pace_s: float
     ) as mesh:
         with HistoryLog(folder) as log:
             async with running_workload(
-                ENDPOINT, mesh.addresses, log, is_mixed=scenario.is_mixed, pace_s=pace_s
+                ENDPOINT,
+                mesh.addresses,
+                log,
+                is_mixed=scenario.is_mixed,
+                pace_s=pace_s,
+                connect_timeout_s=PATIENCE_S,
             ) as workload:
                 await workload.wait_loaded()
                 await scenario.breaks(Running(mesh, workload, log), seconds)

@@ -143,7 +143,7 @@ async def test_no_device_has_two_holders_and_none_is_lost_in_200_steps(tmp_path:
     await run_steps(tmp_path, 200)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_a_machine_with_fewer_devices_keeps_what_runs_and_starts_no_more(tmp_path: Path) -> None:
     spec = MESH.format(whole=3, shares=0, version=0, folder=tmp_path)
     async with lone_controller(tmp_path, spec, f"--state={tmp_path / 'mesh.state'}", *POOLS) as mesh:
@@ -187,6 +187,7 @@ endpoints: {b: {traffic: {b: 1.0}}}
 """
 
 
+@pytest.mark.timeout(300)
 async def test_a_local_mesh_has_devices_and_apply_states_how_a_rollout_proceeds_without_a_spare_one(
     tmp_path: Path,
 ) -> None:

@@ -38,10 +38,10 @@ from tests.support.mesh import ROOT
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 from tests.support.wait import wait_until, within
 
-START_TIMEOUT_S: Final = 20.0
+START_TIMEOUT_S: Final = 90.0
 REPLACE_TIMEOUT_S: Final = 45.0
 """Replicas that are killed soon after their start are replaced later and later: after 30 s at most."""
-STOP_TIMEOUT_S: Final = 15.0
+STOP_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.02
 """How soon a change of the members is seen."""
 

@@ -108,13 +108,13 @@ async def test_calls_in_flight_are_limited_by_tenant_whichever_way_they_come(
 
 
 async def test_a_caller_that_waits_for_the_retry_delay_is_admitted() -> None:
-    async with gated(max_calls_per_s=20, burst=1) as (mesh, handler), asyncio.timeout(TIMEOUT_S):
+    async with gated(max_calls_per_s=1, burst=1) as (mesh, handler), asyncio.timeout(TIMEOUT_S):
         handler.gate.set()
         await by_stream(mesh, "a")
-        for _ in range(3):
+        for _ in range(2):
             with pytest.raises(slotmesh.TenantLimited) as refused:
                 await by_stream(mesh, "a")
-            assert 0 < (refused.value.retry_delay_s or 0) <= 0.05
+            assert 0 < (refused.value.retry_delay_s or 0) <= 1
             await asyncio.sleep(refused.value.retry_delay_s or 0)
             assert await by_stream(mesh, "a") == b"a"
 
