@@ -89,9 +89,9 @@ class Sender:
         if backend.constrained:
             self._pump_in_turn(backend, step, freed)
             return
-        queue = backend.queue
-        if backend.delays.is_any:
-            backend.delays.begin()
+        queue, delays = backend.queue, backend.delays
+        if were_any := delays.is_any:
+            delays.begin()
         while (head := queue.head()) is not None:
             if freed is not None and backend.preferences is not None and self._overtake(head, freed, step):
                 continue
@@ -100,9 +100,9 @@ class Sender:
             if sent:
                 queue.served(sent)
             # A part that was sent may have ended the turn: then another head is next.
-            if sent < most and not (backend.delays.is_delayed and (sent or self._pass_delayed(head, backend, step))):
+            if sent < most and not (delays.is_delayed and (sent or self._pass_delayed(head, backend, step))):
                 break
-        if backend.delays.is_any or backend in self.delaying:
+        if were_any or delays.is_any:
             self._settle(backend, step)
 
     def _pass_delayed(self, head: RouterRun, backend: RoutedBackend[RoutedReplica], step: Step) -> bool:

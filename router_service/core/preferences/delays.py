@@ -25,8 +25,8 @@ from router_service.core.runs import RouterRun
 
 LOADS: Final = 16
 """That a load costs which unloads another model: the calls of both models wait, and the other one is loaded again."""
-LOADS_OF_PLACE: Final = 1
-"""The same, if a place for a model is free."""
+LOADS_OF_PLACE: Final = 3
+"""The same, if a place for a model is free, as far as is known: another router may have sent a model there."""
 _SLACK_S: Final = 1e-6
 
 
