@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -51,6 +52,6 @@ class ReservationIdentity(NamedTuple):
         return self.attempt, self.resend
 
 
-def reservation_digest(*terms: object) -> bytes:
-    """The hash of the terms of a reservation: texts, numbers, and lists of these."""
-    return blake2b(repr(terms).encode(), digest_size=8).digest()
+def reservation_digest(terms: Iterable[str]) -> bytes:
+    """The hash of the terms of a reservation."""
+    return blake2b("\0".join(terms).encode(), digest_size=8).digest()

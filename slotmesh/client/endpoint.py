@@ -190,6 +190,15 @@ class Lane(MethodSpace):
     def _new_queue(self) -> CallQueue[Any]:
         return self._queue
 
+    def options(self, **changes: Unpack[OptionChanges]) -> Lane:
+        """A view of the same lane whose calls differ in what is given here, as `Endpoint.options`.
+
+        Raises:
+            BadRequest: an invalid value, or both kinds of SLO. It is a ValueError, too.
+            TypeError: an unknown option.
+        """
+        return Lane(self._stream, self._options.changed(**changes), self._described)
+
     def reset(self) -> None:
         """Calls made from now on are executed, whatever failed before. Calls of a lane that continues always are."""
         if self._stop is not None:

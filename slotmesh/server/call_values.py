@@ -73,12 +73,15 @@ def reservation_identity(wire: slot_service_pb2.ReserveSlotRequest) -> Reservati
     """What identifies a reservation of the caller; None without a `request_id`. Of a request that has been checked."""
     if not wire.request_id:
         return None
-    options = wire.options
-    digest = reservation_digest(
-        *(wire.endpoint, ttl_of(wire), wire.replica_id, sorted(wire.excluded_replica_ids)),
-        *(options.shard_key, options.affinity_key, options.model_id, list(options.prefix_blocks)),
-    )
-    return ReservationIdentity(of_caller(wire.request_id), digest, caller_name(), wire.attempt)
+    terms = [wire.endpoint, str(ttl_of(wire)), wire.replica_id]
+    if wire.HasField("options"):
+        options = wire.options
+        chosen = options.shard_key, options.affinity_key, options.model_id
+        if any(chosen) or options.prefix_blocks:
+            terms += (*chosen, str(list(options.prefix_blocks)))
+    if wire.excluded_replica_ids:
+        terms += ("without", *sorted(wire.excluded_replica_ids))
+    return ReservationIdentity(of_caller(wire.request_id), reservation_digest(terms), caller_name(), wire.attempt)
 
 
 def identity_of_own_rpc(request_id: str, path: str, ordering_key: str, model_id: str, request: bytes) -> CallIdentity:

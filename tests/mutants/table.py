@@ -33,6 +33,7 @@ from tests.mutants.pods_table import PODS
 from tests.mutants.prefixes_table import PREFIXES
 from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.repeated_calls_table import REPEATED_CALLS
+from tests.mutants.repeated_reservations_table import REPEATED_RESERVATIONS
 from tests.mutants.rollback_table import ROLLBACK
 from tests.mutants.scale_table import SCALE
 from tests.mutants.seeds_table import SEEDS
@@ -657,6 +658,7 @@ MUTANTS: Final = (
     *PLACEMENT,
     *QUESTIONS,
     *REPEATED_CALLS,
+    *REPEATED_RESERVATIONS,
     *NET_CONTROL,
     *NETB,
     *STARTUP,

@@ -122,6 +122,16 @@ class SyncLane(SyncMethodSpace):
 
     _awaited: Lane
 
+    def options(self, **changes: Unpack[OptionChanges]) -> SyncLane:
+        """A view of the same lane whose calls differ in what is given here, as `Endpoint.options`.
+
+        Raises:
+            BadRequest: an invalid value, or both kinds of SLO. It is a ValueError, too.
+            TypeError: an unknown option.
+        """
+        with self._thread.lock:
+            return SyncLane(self._thread, self._awaited.options(**changes))
+
     def reset(self) -> None:
         """Calls made from now on are executed, whatever failed before. Calls of a lane that continues always are.
 

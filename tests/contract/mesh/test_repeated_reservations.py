@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -50,6 +51,9 @@ class Caller:
         request = slot_service_pb2.ReserveSlotRequest(
             endpoint="greeter", request_id=request_id, attempt=attempt, options=options, **{"ttl": MINUTE, **fields}
         )
+        return await self.send(request)
+
+    async def send(self, request: slot_service_pb2.ReserveSlotRequest) -> Slot:
         response = await self._stub.ReserveSlot(request)
         return response.slot  # type: ignore[no-any-return]  # of a stub
 
@@ -177,6 +181,36 @@ async def test_an_invalid_attempt_is_refused(routers: list[Caller], request_id: 
     failure = await failure_of(routers[0].reserve(request_id, attempt))
     assert (failure.reason, failure.metadata["field"]) == (Reason.BAD_REQUEST, "attempt")
     assert what in failure.message
+
+
+@asynccontextmanager
+async def losing_router(routers: list[Caller], attempts: list[int]) -> AsyncIterator[str]:
+    """Passes reservations on to the first router and loses the answers of two, and then to the other one."""
+
+    async def reserve(message: bytes, context: Any) -> bytes:
+        request = slot_service_pb2.ReserveSlotRequest.FromString(message)
+        attempts.append(request.attempt)
+        slot = await routers[len(attempts) > 2].send(request)
+        if len(attempts) < 3:
+            await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+        return slot_service_pb2.ReserveSlotResponse(slot=slot).SerializeToString()
+
+    methods: dict[str, Any] = {"ReserveSlot": grpc.unary_unary_rpc_method_handler(reserve)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("slotmesh.v1.SlotService", methods)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+async def test_the_python_client_counts_its_attempts_until_it_has_an_answer(routers: list[Caller]) -> None:
+    attempts: list[int] = []
+    async with losing_router(routers, attempts) as address, slotmesh.connect([address]) as client:
+        async with client.endpoint("greeter").reserve(timeout=20, ttl=30) as slot:
+            assert attempts == [0, 1, 2]
+            others = [await routers[0].reserve(f"other-{number}") for number in range(3)]
+            assert slot.token not in {each.token for each in others}, "of four permits, one id has one"
 
 
 async def test_the_python_client_continues_at_another_router(mesh: RunningMesh, routers: list[Caller]) -> None:

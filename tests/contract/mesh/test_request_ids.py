@@ -199,6 +199,8 @@ async def test_a_handler_gets_the_id_of_its_call_and_of_the_request() -> None:
         assert await traced.ids.unary() == ["", "log-1"]
         assert await traced.options(request_id="7").ids.unary() == ["7", "7"]
         assert await endpoint.options(request_id="8").ordered("ada").ids.unary() == ["8", "8"]
+        lane = endpoint.ordered("ada").options(request_id="9")
+        assert (await lane.ids.unary(), "'ada'" in repr(lane)) == (["9", "9"], True)
         assert await endpoint.options(request_id=None).ids.unary() == ["", ""]
 
 
