@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import islice
 from math import inf, isfinite
 from types import MappingProxyType
-from typing import cast
 
 from router_service.convert.options import put_identity
 from router_service.core.callers import CREDITS
@@ -21,17 +20,16 @@ from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
 from slotmesh.calls.handler_figures import MAX_EVICTED, MAX_FIGURE_CHARS, MAX_FIGURES, MAX_MODELS, Evicted
 from slotmesh.calls.method_outlines import DATATYPES, MAX_DESCRIBED, MethodTensors, TensorType
-from slotmesh.calls.payload_block import PayloadBlock, largest_of
+from slotmesh.calls.payload_block import PayloadBlock
 from slotmesh.calls.trace_context import TraceColumns, TraceContext, columns_of
 from slotmesh.convert import batches as batch_payloads
-from slotmesh.convert.batches import block_problem, count_of, ids_from_wire, ids_of_results
+from slotmesh.convert.batches import FramePayloads, block_problem, count_of, ids_from_wire, ids_of_results
 from slotmesh.errors import Executed, Failure, Reason, bad_field
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.oip.model import MAX_DIMENSIONS, MAX_INPUTS
 from slotmesh.status import from_wire
-from slotmesh.streams.chunks import Announced, Payload, fits_whole
-from slotmesh.streams.limits import CHUNK_BYTES, MAX_ELEMENTS, MAX_FRAME_BYTES, MAX_INLINE_BYTES
-from slotmesh.streams.spliced_frames import are_large
+from slotmesh.streams.chunks import Announced, Payload
+from slotmesh.streams.limits import MAX_ELEMENTS, MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
 
 MAX_WAITED_US = 10**15
@@ -103,43 +101,12 @@ def payloads_of(batch: router_service_pb2.CallBatch, cut: Sequence[bytes] = ()) 
     return payloads
 
 
-def _put_payloads(
-    batch: replica_service_pb2.RunBatch, payloads: Sequence[Payload], first_run_id: int, beside: list[bytes] | None
-) -> list[tuple[int, Payload]]:
-    """Returns those that must follow in chunks."""
-    large: list[tuple[int, Payload]] = []
-    if largest_of(payloads) <= CHUNK_BYTES:
-        passed_on = cast("Sequence[bytes]", payloads)  # parts are larger
-        is_block = type(passed_on) is PayloadBlock
-        if beside is not None and not is_block and are_large(passed_on):
-            beside += passed_on
-        else:
-            batch_payloads.write(batch, passed_on, as_block=is_block)
-    else:
-        room = MAX_FRAME_BYTES
-        for run_id, payload in enumerate(payloads, first_run_id):
-            if fits_whole(payload, room):
-                batch.payloads.append(cast("bytes", payload))
-                batch.chunked_sizes.append(0)
-                room -= len(payload)
-            else:
-                batch.payloads.append(b"")
-                batch.chunked_sizes.append(len(payload))
-                large.append((run_id, payload))
-        if not large:
-            del batch.chunked_sizes[:]
-            if beside is not None and are_large(payloads):
-                del batch.payloads[:]
-                beside += cast("Sequence[bytes]", payloads)
-    return large
-
-
 def add_batch(
-    frame: replica_service_pb2.RunFrame, outgoing: OutgoingBatch, now: float, *, beside: list[bytes] | None = None
+    frame: replica_service_pb2.RunFrame, outgoing: OutgoingBatch, payloads: FramePayloads, now: float
 ) -> Sequence[tuple[int, Payload]]:
     """Adds calls to a frame for a replica. Returns the run ids and payloads that must follow in chunks.
 
-    `beside`: takes large payloads, if this is the only batch.
+    `payloads`: of the frame.
     """
     batch = frame.batches.add(first_run_id=outgoing.first_run_id, endpoint=outgoing.endpoint, attempt=outgoing.attempt)
     batch.options.MergeFromString(outgoing.options.wire)
@@ -156,7 +123,8 @@ def add_batch(
     batch.max_result_bytes = outgoing.max_result_bytes
     if outgoing.level:
         batch.values_ahead, batch.bytes_ahead = CREDITS[outgoing.level]
-    large = _put_payloads(batch, outgoing.payloads, outgoing.first_run_id, beside)
+    is_block = type(outgoing.payloads) is PayloadBlock
+    large = payloads.put(batch, outgoing.payloads, as_block=is_block)
     if (session := outgoing.session) is not None:
         ids = outgoing.call_ids
         batch.session_id = session.session_id
@@ -172,7 +140,7 @@ def add_batch(
         batch.waited_us = min(max(1, int((now - outgoing.arrived) * 1e6)), MAX_WAITED_US)
     if outgoing.deadline != inf:
         batch.time_left.FromNanoseconds(max(0, int((outgoing.deadline - now) * 1e9)))
-    return large
+    return [(outgoing.first_run_id + at, outgoing.payloads[at]) for at in large]
 
 
 def _add_origins(origins: replica_service_pb2.RunOrigins, outgoing: OutgoingBatch) -> None:

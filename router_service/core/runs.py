@@ -111,10 +111,9 @@ class RouterRun:
     """Consecutive calls of one caller that share their options. `tenant` counts them, if they name one."""
 
     __slots__ = (
-        *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "caller", "column"),
-        *("deadline", "earlier", "endpoint", "first_roster", "delayed_at", "ids", "options", "origin"),
-        *("partition", "payloads", "sents", "seq", "session", "shadow_of", "slot", "state", "tenant", "traces"),
-        *("cursor", "looked_up", "unanswered"),
+        *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "caller", "cursor", "deadline"),
+        *("delayed_at", "earlier", "endpoint", "first_roster", "ids", "looked_up", "options", "origin", "partition"),
+        *("payloads", "sents", "seq", "shadow_of", "slot", "state", "tenant", "traces", "unanswered"),
     )
 
     def __init__(
@@ -153,8 +152,6 @@ class RouterRun:
         self.cursor, self.unanswered = 0, len(payloads)
         self.sents: list[Sent] = []
         self.partition: KeyOrder | PartitionColumn | None = None
-        self.column: PartitionColumn | None = None
-        """The `partition`, where the calls have keys of their own: they were sent as a whole then."""
         self.account: Account | None = None
         """The account that the waiting calls are charged to; None while none wait."""
         self.alarm = inf
@@ -165,12 +162,20 @@ class RouterRun:
         """When it was first delayed though a replica had room (`preferences/delays`); infinite before that."""
         self.shadow_of: str | None = None
         """The backend that these sampled copies are for; None for calls of a caller."""
-        self.session = caller.session
-        """The session of the calls, if a replica is to keep their outcomes."""
         self.first_roster: RosterVersion | None = None
         """The newest roster that the client of resent calls knew when it first sent them; None if it names none."""
         self.traces: Traces | None = None
         """Trace contexts by call id, kept as long as the payloads; None if no call has one."""
+
+    @property
+    def column(self) -> PartitionColumn | None:
+        """The `partition`, if the calls have keys of their own: they were sent as a whole then. Otherwise None."""
+        return self.partition if type(self.partition) is PartitionColumn else None
+
+    @property
+    def session(self) -> SessionConnection | None:
+        """The session of the calls, if a replica is to keep their outcomes."""
+        return self.caller.session
 
     @property
     def reserves(self) -> bool:
@@ -242,13 +247,12 @@ class RouterRun:
 
     def handed_back(self, lo: int, hi: int, *, attempt: int) -> list[RouterRun]:
         """Some of the calls, which a replica had, as runs that can wait, of one ordering key each."""
-        column = self.column
-        if column is None:
+        if (column := self.column) is None:
             return [self.slice(lo, hi, attempt=attempt)]
         runs: list[RouterRun] = []
         for begin, end, options, partition in column.by_key(lo, hi):
             run = self.slice(begin, end, attempt=attempt, options=options)
-            run.partition, run.column = partition, None
+            run.partition = partition
             runs.append(run)
         return runs
 
@@ -274,9 +278,7 @@ class RouterRun:
         part.attempt = self.attempt if attempt is None else attempt
         if self.origin is not None:
             part.origin = FirstAttempt(self.origin.stream_id, self.origin.run_ids[lo:hi])
-        part.partition = self.partition
-        if self.column is not None:
-            part.partition = part.column = self.column.part(lo, hi)
+        part.partition = self.partition if self.column is None else self.column.part(lo, hi)
         part.shadow_of, part.tenant, part.looked_up = self.shadow_of, self.tenant, self.looked_up
         part.first_roster, part.traces = self.first_roster, self.traces
         part.earlier = self.earlier if attempt is None or not self.recovers else Earlier.UNKNOWN

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, cast
 
 from slotmesh.calls.id_ranges import Range, ranges_of
-from slotmesh.calls.payload_block import SIZE_BYTES, PayloadBlock, block_of, sizes_from_wire, sizes_to_wire
+from slotmesh.calls.payload_block import SIZE_BYTES, PayloadBlock, block_of, largest_of, sizes_from_wire, sizes_to_wire
 from slotmesh.internal.v1 import replica_service_pb2
-from slotmesh.streams.limits import MAX_ELEMENTS
+from slotmesh.streams.chunks import Payload, fits_whole
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_ELEMENTS, MAX_FRAME_BYTES
+from slotmesh.streams.spliced_frames import are_large
 from slotmesh.v1 import call_pb2, router_service_pb2
 
 MIN_BLOCK_CALLS: Final = 16
 """Fewer payloads are not worth a block."""
 
-WireBatch = router_service_pb2.CallBatch | replica_service_pb2.RunBatch | call_pb2.ResultBatch
+CallsBatch = router_service_pb2.CallBatch | replica_service_pb2.RunBatch
+WireBatch = CallsBatch | call_pb2.ResultBatch
 
 
 def count_of(batch: WireBatch) -> int:
@@ -66,6 +69,50 @@ def write(batch: WireBatch, payloads: Sequence[bytes], *, as_block: bool) -> Non
         return
     batch.block = payloads.block
     batch.payload_sizes = sizes_to_wire(payloads.sizes)
+
+
+class FramePayloads:
+    """The payloads of one frame of calls: in their batches, spliced into the only batch, or in chunks behind the frame.
+
+    Owner: the writer of the frame.
+    """
+
+    __slots__ = ("_is_only", "_room", "beside")
+
+    def __init__(self, batches: int) -> None:
+        """`batches`: how many the frame has."""
+        self._is_only = batches == 1
+        self._room = MAX_FRAME_BYTES
+        """Bytes that payloads larger than a chunk may still take."""
+        self.beside: Sequence[bytes] = ()
+        """To be spliced into the only batch."""
+
+    def put(
+        self, batch: CallsBatch, payloads: Sequence[Payload], *, as_block: bool, most_bytes: int | None = None
+    ) -> Sequence[int]:
+        """Adds the payloads of an empty batch. Returns the places of those that follow in chunks.
+
+        `as_block`: they may be joined. `most_bytes`: none has more, if that is known.
+        """
+        sizes: list[int] = []
+        if (most_bytes is None or most_bytes > CHUNK_BYTES) and largest_of(payloads) > CHUNK_BYTES:
+            for payload in payloads:
+                size = len(payload)
+                is_whole = fits_whole(payload, self._room)
+                sizes.append(0 if is_whole else size)
+                if is_whole and size > CHUNK_BYTES:
+                    self._room -= size
+        if any(sizes):
+            batch.chunked_sizes.extend(sizes)
+            whole = (b"" if size else payload for payload, size in zip(payloads, sizes, strict=True))
+            batch.payloads.extend(cast("Iterable[bytes]", whole))
+            return [at for at, size in enumerate(sizes) if size]
+        here = cast("Sequence[bytes]", payloads)  # what has parts is larger than a chunk
+        if self._is_only and type(here) is not PayloadBlock and are_large(here):
+            self.beside = here
+        else:
+            write(batch, here, as_block=as_block)
+        return ()
 
 
 def ranges_from_wire(ranges: Iterable[call_pb2.IdRange]) -> list[Range]:

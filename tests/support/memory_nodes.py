@@ -51,7 +51,7 @@ from router_service.core.rosters import ReplicaKey, RosterVersion
 from router_service.core.run_states import RUN_LIFE
 from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
-from slotmesh.convert.batches import ids_from_wire, ranges_from_wire, ranges_to_wire
+from slotmesh.convert.batches import FramePayloads, ids_from_wire, ranges_from_wire, ranges_to_wire
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
 from slotmesh.internal.v1 import replica_service_pb2
@@ -254,9 +254,11 @@ class RouterNode:
             del self.to_flush[replica]
             while batches := self.scheduler.cut_frame(replica, 16, 10**6):
                 request = Request()
+                payloads = FramePayloads(len(batches))
                 for batch in batches:
-                    large = router_convert.add_batch(request.runs, batch, self.now)
+                    large = router_convert.add_batch(request.runs, batch, payloads, self.now)
                     assert not list(large)
+                assert not payloads.beside
                 self.wires[replica].down.append(request)
 
     def accept(self, wire: Wire) -> None:

@@ -58,7 +58,7 @@ class ShadowCopies(Feature):
             return False
         for name, (lo, hi) in endpoint.traffic.copies(len(run.payloads), self._chance):
             copy = run.slice(lo, hi)
-            copy.caller, copy.session, copy.shadow_of, copy.tenant = self._no_caller, None, name, None
+            copy.caller, copy.shadow_of, copy.tenant = self._no_caller, name, None
             step.then(partial(self._send, copy))
         return False
 

@@ -59,7 +59,7 @@ class ColumnIntake:
             payloads = all_payloads if is_all else _pick(all_payloads, indices)
             run = RouterRun(next(self._numbers), caller, endpoint.name, batch.options, ids, payloads, step.now)
             run.traces = traces_of_calls(traces, ids) if traces is not None else None
-            run.partition = run.column = PartitionColumn(keys, own, [each.epoch for each in own], batch.options_of)
+            run.partition = PartitionColumn(keys, own, [each.epoch for each in own], batch.options_of)
             caller.runs[run] = None
             if batch.options.tenant:
                 self._tenants.count(run, step.now)

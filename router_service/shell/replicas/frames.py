@@ -25,7 +25,7 @@ from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.channel import OutgoingRequests
 from slotmesh.calls.id_ranges import Range, merged
 from slotmesh.calls.payload_block import nbytes_of
-from slotmesh.convert.batches import ids_from_wire, ranges_to_wire
+from slotmesh.convert.batches import FramePayloads, ids_from_wire, ranges_to_wire
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.clock import Clock
 from slotmesh.streams.chunks import ChunkTurns
@@ -281,12 +281,11 @@ class LinkFrames:
         now = self._clock.now()
         if self._chunks.rota:
             self._chunks.passed(sum(nbytes_of(batch.payloads) for batch in batches))
-        beside: list[bytes] = []
-        apart = beside if len(batches) == 1 else None
+        payloads = FramePayloads(len(batches))
         for batch in batches:
-            for run_id, payload in convert.add_batch(request.runs, batch, now, beside=apart):
+            for run_id, payload in convert.add_batch(request.runs, batch, payloads, now):
                 self._chunks.add(run_id, payload)
-        return spliced(request, _RUN_PAYLOADS, beside) if beside else request
+        return spliced(request, _RUN_PAYLOADS, payloads.beside) if payloads.beside else request
 
     def _holds_back(self, *, is_alone: bool) -> bool:
         """Whether what is pending is little, and better waits for more: for the answers to quick calls, where it is.

@@ -13,10 +13,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from slotmesh.client.calls.call_spec import write_traces
-from slotmesh.convert.batches import write
-from slotmesh.streams.chunks import ChunkTurns, fits_whole
-from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
-from slotmesh.streams.spliced_frames import are_large, spliced
+from slotmesh.convert.batches import FramePayloads
+from slotmesh.streams.chunks import ChunkTurns
+from slotmesh.streams.limits import CHUNK_BYTES
+from slotmesh.streams.spliced_frames import spliced
 from slotmesh.v1 import call_pb2, router_service_pb2
 
 if TYPE_CHECKING:
@@ -78,21 +78,16 @@ class BatchWriter:
         self._default_wire = default_wire
         self.chunks = OutgoingChunks()
         """Announced payloads that have not left."""
-        self._room = 0
-        """Bytes that large payloads may still take in the frame."""
-        self._is_only = False
-        self._beside: Sequence[bytes] = ()
-        """Payloads of the frame that are not in its message."""
+        self._payloads = FramePayloads(0)
 
     def begin(self, parts: int) -> None:
         """A frame begins that has this number of parts."""
-        self._room = MAX_FRAME_BYTES
-        self._is_only = parts == 1
-        self._beside = ()
+        self._payloads = FramePayloads(parts)
 
     def finished(self, request: Request) -> Request:
         """The frame with all that was added, ready to be written."""
-        return spliced(request, _CALL_PAYLOADS, self._beside) if self._beside else request
+        beside = self._payloads.beside
+        return spliced(request, _CALL_PAYLOADS, beside) if beside else request
 
     def add(self, frame: router_service_pb2.CallFrame, part: SentPart) -> None:
         """Calls that leave for the first time."""
@@ -104,7 +99,8 @@ class BatchWriter:
         if part.specs is None and not part.spec.traced and part.nbytes <= CHUNK_BYTES:
             wire = part.spec.wire
             options = None if wire is self._default_wire else wire
-            self._put(frame.batches.add(first_call_id=first, options=options), payloads)
+            batch = frame.batches.add(first_call_id=first, options=options)
+            self._payloads.put(batch, payloads, as_block=True, most_bytes=part.nbytes)
         else:
             self._add(frame, part, range(first, first + part.count), payloads, part.specs)
 
@@ -142,30 +138,8 @@ class BatchWriter:
             batch.first_call_id = ids[0]
         else:
             batch.call_ids.extend(ids)
-        if part.nbytes > CHUNK_BYTES and max(map(len, payloads)) > CHUNK_BYTES:
-            sizes: list[int] = []
-            for call_id, payload in zip(ids, payloads, strict=True):
-                size = len(payload)
-                if fits_whole(payload, self._room):
-                    sizes.append(0)
-                    self._room -= size if size > CHUNK_BYTES else 0
-                else:
-                    sizes.append(size)
-                    self.chunks.add(part, call_id)
-            if any(sizes):
-                batch.payloads.extend(b"" if size else payload for payload, size in zip(payloads, sizes, strict=True))
-                batch.chunked_sizes.extend(sizes)
-            else:
-                self._put(batch, payloads)
-        else:
-            self._put(batch, payloads)
+        for at in self._payloads.put(batch, payloads, as_block=True, most_bytes=part.nbytes):
+            self.chunks.add(part, ids[at])
         if part.spec.traced:
             write_traces(batch, payloads)
         return batch
-
-    def _put(self, batch: router_service_pb2.CallBatch, payloads: Sequence[bytes]) -> None:
-        """Puts payloads into a batch, or beside the only one of a frame if they are large."""
-        if self._is_only and are_large(payloads):
-            self._beside = payloads
-        else:
-            write(batch, payloads, as_block=True)

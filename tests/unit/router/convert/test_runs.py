@@ -14,14 +14,19 @@ from router_service.core.callers import CREDITS, HALF
 from router_service.core.calls import RouterCallOptions
 from router_service.core.replicas.frames import KeyColumns, OutgoingBatch
 from router_service.core.rosters import FoundCalls
+from slotmesh.convert.batches import FramePayloads
 from slotmesh.errors import Failure, Reason
 from slotmesh.internal.v1 import replica_service_pb2
-from slotmesh.streams.chunks import PayloadParts
+from slotmesh.streams.chunks import Payload, PayloadParts
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.wire_options import wire_options
 
 Batch = router_service_pb2.CallBatch
+
+
+def add_batch(frame: replica_service_pb2.RunFrame, batch: OutgoingBatch) -> Sequence[tuple[int, Payload]]:
+    return convert.add_batch(frame, batch, FramePayloads(2), 100.0)
 
 
 def outgoing(
@@ -32,7 +37,7 @@ def outgoing(
     assert isinstance(options, RouterCallOptions)
     frame = replica_service_pb2.RunFrame()
     batch = OutgoingBatch(7, "e", options, [b"a", b"b"], partition, owner_epoch, attempt, deadline)
-    convert.add_batch(frame, batch, 100.0)
+    add_batch(frame, batch)
     (wire,) = frame.batches
     return wire
 
@@ -67,7 +72,7 @@ def test_how_far_handlers_may_be_ahead_is_said_where_it_is_less_than_all(level: 
     options = convert.options_from_wire(call_pb2.CallOptions(stream=call_pb2.StreamOptions(each_value=True)))
     assert isinstance(options, RouterCallOptions)
     frame = replica_service_pb2.RunFrame()
-    convert.add_batch(frame, OutgoingBatch(7, "e", options, [b"a"], -1, 0, 0, inf, level=level), 100.0)
+    add_batch(frame, OutgoingBatch(7, "e", options, [b"a"], -1, 0, 0, inf, level=level))
     assert (frame.batches[0].values_ahead, frame.batches[0].bytes_ahead) == credit
 
 
@@ -78,7 +83,7 @@ def test_how_long_calls_have_waited_is_said_where_it_is_known(arrived: float, wa
     options = convert.options_from_wire(call_pb2.CallOptions())
     assert isinstance(options, RouterCallOptions)
     frame = replica_service_pb2.RunFrame()
-    convert.add_batch(frame, OutgoingBatch(7, "e", options, [b"a"], -1, 0, 0, inf, arrived=arrived), 100.0)
+    add_batch(frame, OutgoingBatch(7, "e", options, [b"a"], -1, 0, 0, inf, arrived=arrived))
     assert frame.batches[0].waited_us == waited_us
     assert not frame.batches[0].HasField("origins")
 
@@ -88,11 +93,11 @@ def test_large_payloads_that_fit_into_a_frame_together_are_in_it_and_others_foll
     assert isinstance(options, RouterCallOptions)
     whole, behind, parts = b"w" * (MAX_FRAME_BYTES - 1), b"b" * (CHUNK_BYTES + 1), PayloadParts([b"p" * 10])
     frame = replica_service_pb2.RunFrame()
-    large = convert.add_batch(frame, OutgoingBatch(7, "e", options, [whole, behind, b"s", parts], -1, 0, 0, inf), 100.0)
+    large = add_batch(frame, OutgoingBatch(7, "e", options, [whole, behind, b"s", parts], -1, 0, 0, inf))
     assert list(large) == [(8, behind), (10, parts)]
     assert list(frame.batches[0].payloads) == [whole, b"", b"s", b""]
     assert list(frame.batches[0].chunked_sizes) == [0, len(behind), 0, len(parts)]
-    assert not convert.add_batch(frame, OutgoingBatch(7, "e", options, [whole], -1, 0, 0, inf), 100.0)
+    assert not add_batch(frame, OutgoingBatch(7, "e", options, [whole], -1, 0, 0, inf))
     assert not frame.batches[1].chunked_sizes
 
 
@@ -101,7 +106,7 @@ def test_calls_of_several_keys_have_a_column_of_keys_in_place_of_the_one() -> No
     assert isinstance(options, RouterCallOptions)
     frame = replica_service_pb2.RunFrame()
     columns = KeyColumns(["k", "j"], [5, 6], [1, 2])
-    convert.add_batch(frame, OutgoingBatch(7, "e", options, [b"a", b"b"], -1, 0, 0, inf, columns=columns), 100.0)
+    add_batch(frame, OutgoingBatch(7, "e", options, [b"a", b"b"], -1, 0, 0, inf, columns=columns))
     (wire,) = frame.batches
     assert (wire.options.ordering_key, wire.options.method) == ("", "m")
     assert (list(wire.ordering_keys), list(wire.partitions), list(wire.owner_epochs)) == (["k", "j"], [5, 6], [1, 2])
