@@ -31,8 +31,8 @@ class EdgeSettings(Settings):
     max_connections: int | None = Field(
         None,
         ge=1,
-        description="Connections that are open at the same time; further ones are closed. Default: half of the "
-        "descriptors that the process may have, at most 10,000.",
+        description="Connections that are open at the same time on each port, and on a replica's local socket; further "
+        "ones are closed. Default: together half of the descriptors that the process may have, each at most 10,000.",
     )
     max_connection_streams: int = Field(
         DEFAULT_LIMITS.max_connection_streams,

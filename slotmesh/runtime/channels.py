@@ -179,8 +179,8 @@ CHANNEL_OPTIONS: Options = (
 """Options of every channel."""
 
 
-def server_options(limits: EdgeLimits = DEFAULT_LIMITS) -> Options:
-    """Options of every server."""
+def server_options(limits: EdgeLimits = DEFAULT_LIMITS, listeners: int = 1) -> Options:
+    """Options of every server. `listeners`: its ports and local sockets, each of which gRPC limits alone."""
     idle_ms = _ms(limits.connection_idle_timeout_s)
     return (
         *_SHARED,
@@ -195,7 +195,7 @@ def server_options(limits: EdgeLimits = DEFAULT_LIMITS) -> Options:
         ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
         # By default, silent connections are held for 120 s, in any number.
         ("grpc.server_handshake_timeout_ms", _ms(limits.handshake_timeout_s)),
-        ("grpc.max_allowed_incoming_connections", limits.max_connections or _max_connections()),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections or _max_connections(listeners)),
         # By default, connections without an rpc are held forever.
         *([("grpc.max_connection_idle_ms", idle_ms)] if idle_ms else []),
         ("grpc.max_concurrent_streams", limits.max_connection_streams),
@@ -304,7 +304,7 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1_000)
 
 
-def _max_connections() -> int:
-    """Half of the descriptors stay for everything else."""
+def _max_connections(listeners: int) -> int:
+    """The connections of each listener. Half of the descriptors stay for everything else."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 10_000 if descriptors == resource.RLIM_INFINITY else min(10_000, descriptors // 2)
+    return 10_000 if descriptors == resource.RLIM_INFINITY else min(10_000, descriptors // 2 // listeners)

@@ -196,7 +196,8 @@ class GrpcServer:
         Raises:
             CannotStart: the port is taken, or the host is not one of this machine.
         """
-        server = accepting_server(server_options(self._limits))
+        listeners = 1 + (self._token_port is not None) + bool(self._incarnation and local_sockets.EXIST)
+        server = accepting_server(server_options(self._limits, listeners))
         if self._own is not None:
             own = OwnRpcHandlers(self._own, self._name, self.turns, self.rpc_times, self.edge)
             server.add_generic_rpc_handlers((own,))

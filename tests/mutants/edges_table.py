@@ -246,6 +246,20 @@ _LOCAL_SOCKETS: Final = (
         "tests/contract/server/test_local_sockets.py",
     ),
     mutant(
+        "a process of another user gets calls by the name of a replica's local socket",
+        "slotmesh/transport",
+        "in {_ROOT, os.geteuid()} and",
+        "is not None and",
+        "tests/contract/server/test_local_sockets.py",
+    ),
+    mutant(
+        "a process of a router's machine gets the calls of a replica elsewhere",
+        "slotmesh/transport",
+        " and _is_own(host)",
+        "",
+        "tests/contract/server/test_local_sockets.py",
+    ),
+    mutant(
         "routers pass by the proxy that a replica advertises",
         "replica_service",
         "if settings.advertise is None:",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +15,10 @@ from typing import Any
 import pytest
 
 from router_service.shell.replicas.channel import ReplicaChannel
+from slotmesh.runtime import channels
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
+from slotmesh.server import server as server_module
 from slotmesh.server.server import GrpcServer
 from slotmesh.transport import local_sockets
 from slotmesh.transport.current_channel import CurrentChannel
@@ -81,10 +87,61 @@ async def test_another_port_is_another_address() -> None:
         assert not local_sockets.local_target("i1", f"127.0.0.1:{server.port - 1}")
 
 
+async def test_a_process_of_another_user_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening_locally() as (server, router, _):
+        monkeypatch.setattr(local_sockets, "_ROOT", -1)
+        assert local_sockets.local_target("i1", server.address), "it is the same user's"
+        user = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: user)
+        async with channel_to(server.address, "i1") as channel:
+            peers = note_peers(router)
+            await call(channel.get())
+        assert peers == ["ipv4"]
+        monkeypatch.setattr(local_sockets, "_ROOT", user - 1)
+        assert local_sockets.local_target("i1", server.address), "it is root's"
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]", "replica.example"])
+async def test_a_process_here_does_not_get_the_calls_of_a_server_elsewhere(host: str) -> None:
+    async with listening_locally() as (server, _, _):
+        assert not local_sockets.local_target("i1", f"{host}:{server.port}")
+        assert local_sockets.local_target("i1", f"localhost:{server.port}")
+
+
+async def test_a_client_that_may_have_no_local_socket_connects_by_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoLocal(socket.socket):
+        def __init__(self, family: int = -1, *arguments: Any, **named: Any) -> None:
+            if family == socket.AF_UNIX:
+                raise OSError(errno.EAFNOSUPPORT, "as where a sandbox allows only sockets of IP")
+            super().__init__(family, *arguments, **named)
+
+    async with listening_locally() as (server, router, _), channel_to(server.address, "i1") as channel:
+        peers = note_peers(router)
+        monkeypatch.setattr(socket, "socket", NoLocal)
+        await call(channel.get())
+        assert peers == ["ipv4"]
+
+
 async def test_a_server_that_may_have_no_local_socket_serves_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_sockets, "_name", lambda *_: "x" * 200)  # longer than the kernel allows
     async with listening_locally() as (_, _, by_port):
         assert (await call(by_port)).payload == b"x"
+
+
+async def test_connections_of_the_port_and_the_local_socket_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GRPC bounds those of each alone."""
+    made: list[dict[str, Any]] = []
+
+    def noted(*arguments: Any) -> Any:
+        made.append(dict(channels.server_options(*arguments)))
+        return channels.server_options(*arguments)
+
+    monkeypatch.setattr(server_module, "server_options", noted)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 1_024))
+    async with listening_locally(), serving():
+        assert [each["grpc.max_allowed_incoming_connections"] for each in made] == [256, 512]
 
 
 async def test_certificates_are_checked_there_as_well(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

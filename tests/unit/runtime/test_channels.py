@@ -51,3 +51,5 @@ def test_half_of_the_descriptors_stay_for_everything_else(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
     assert dict(server_options())["grpc.max_allowed_incoming_connections"] == connections
+    of_two = dict(server_options(listeners=2))["grpc.max_allowed_incoming_connections"]
+    assert of_two == min(10_000, connections // 2 if descriptors == 1_024 else connections)
