@@ -36,7 +36,7 @@ class LookUpReceived:
     reservation: ReservationIdentity
 
 
-Key = tuple[str, str]
+ReservationKey = tuple[str, str]
 """Caller and request id."""
 
 
@@ -51,8 +51,8 @@ class RequestedSlots:
 
     def __init__(self, max_fences: int = MAX_FENCES) -> None:
         self._max_fences = max_fences
-        self._slots: dict[Key, ReservedSlot] = {}
-        self._fences: OrderedDict[Key, _Fence] = OrderedDict()
+        self._slots: dict[ReservationKey, ReservedSlot] = {}
+        self._fences: OrderedDict[ReservationKey, _Fence] = OrderedDict()
         """The oldest first."""
         self._fences_of: Counter[str] = Counter()
         """By caller."""

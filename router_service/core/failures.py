@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from router_service.core.limits.admission import FIRST_RETRY_DELAY_S, jittered
 from router_service.core.limits.capacity import KnownReplica
@@ -154,6 +155,13 @@ def slot_at_too_many(replicas: int, limit: int) -> Failure:
         message=f"the slot of this request_id may be held by one of {replicas:,} replicas, and at most {limit:,} are "
         "queried: reserve with another id; the slot is free again when its lease ends",
     )
+
+
+TOO_MANY_LOOK_UPS: Final = Failure(
+    reason=Reason.QUEUE_FULL,
+    message="the slots of too many repeated reservations are looked for at replicas now; repeat the request later",
+    retry_delay_s=UNREACHABLE_DELAY_S,
+)
 
 
 def request_differs(request_id: str) -> Failure:

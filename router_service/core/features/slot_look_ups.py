@@ -31,6 +31,8 @@ from slotmesh.errors import Failure, Reason
 
 MAX_QUERIED: Final = 1_000
 """Replicas that one reservation is looked for at."""
+MAX_UNDER_WAY: Final = 65_536
+"""Queries of all reservations that are under way, about 1.6 KB each."""
 _HOLDS_NONE: Final = frozenset({Reason.SLOT_UNKNOWN, Reason.NOT_IMPLEMENTED, Reason.REPLICA_GONE})
 """Answers of replicas without the slot. NOT_IMPLEMENTED: slotmesh 0.2.0, which remembers no ids."""
 _FINAL: Final = frozenset({Reason.BAD_REQUEST, Reason.CANCELLED})
@@ -90,6 +92,9 @@ class SlotLookUps(Feature):
         ]
         if len(replicas) > MAX_QUERIED:
             self._outcomes.fail_waiting(run, failures.slot_at_too_many(len(replicas), MAX_QUERIED), step)
+            return
+        if len(self._searches) + len(replicas) > MAX_UNDER_WAY:
+            self._outcomes.fail_waiting(run, failures.TOO_MANY_LOOK_UPS, step)
             return
         step.advance(run, RunEvent.HELD)
         search = _Search(run, step.now + LINK_WAIT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.core.features import slot_look_ups
 from router_service.core.features.slot_look_ups import MAX_QUERIED
 from router_service.core.features.slot_operations import OutgoingLookUp, OutgoingRelease, OutgoingReserve
 from router_service.core.look_ups import LINK_WAIT_S
@@ -159,3 +160,15 @@ def test_too_many_replicas_are_no_proof() -> None:
     caller = world.reserve(request_id="id", attempt=1)
     assert world.reason(caller) is Reason.BACKEND_UNAVAILABLE
     assert not any(world.ops.values())
+
+
+def test_queries_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_look_ups, "MAX_UNDER_WAY", 3)
+    world = world_of()
+    first = world.reserve(request_id="id", attempt=1)
+    refused = world.reserve(request_id="id2", attempt=1)
+    assert world.reason(refused) is Reason.QUEUE_FULL
+    world.deny("r1", Reason.SLOT_UNKNOWN)
+    again = world.reserve(request_id="id2", attempt=2)
+    assert world.end(first) is world.end(again) is None
+    assert world.got_ops("r1") == world.got_ops("r2") == ["LookUp", "LookUp"]
