@@ -137,13 +137,12 @@ async def test_an_incarnation_that_counts_as_ended_takes_no_other_one_of_its_nam
         mesh = await members.enter_async_context(running_controller())
         await mesh.apply(MESH)
         replica = await ready(mesh, members, "a")
+        await wait_until(lambda: is_attached(mesh, Incarnation("a", replica.incarnation)), what="that it is attached")
         for owner in (Incarnation("a", "earlier"), Incarnation("b", replica.incarnation)):
             mesh.controller.replicas.dismiss(owner)
-        await replica.report("READY", max_ongoing=7)
-        await wait_until(
-            lambda: (it := mesh.controller.state.observed.replica("a")) is not None and it.max_ongoing == 7
-        )
-        assert not replica.is_ended
+        mesh.controller.replicas.drain("a", "its stream still carries orders")
+        await wait_until(lambda: replica.drains or replica.is_ended, what="an order, or the end of the stream")
+        assert replica.drains == ["its stream still carries orders"]
         mesh.controller.replicas.dismiss(Incarnation("a", replica.incarnation))
         await wait_until(lambda: replica.is_ended, what="the end of the stream")
         assert replica.ended is not None
