@@ -112,6 +112,13 @@ MODELS: Final = (
         f"{DELAYS} {DELAYED}",
     ),
     mutant(
+        "each event looks at all calls that wait for their models",
+        ROUTER,
+        "if until <= now or self._delayed >= MAX_DELAYED:",
+        "if until <= now:",
+        DELAYS,
+    ),
+    mutant(
         "calls with an SLO wait behind one that waits for its model",
         QUEUES,
         "        return not self._stated\n",

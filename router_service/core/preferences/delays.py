@@ -6,9 +6,10 @@ scheduling (Zaharia et al., 2010). How long it lasts is the answer to the ski re
 limited by what a load costs.
 Invariants: a call is delayed for at most the time of a load, counted from when it first was, and not once it has waited
 for half of the time that it may wait. The permits that stay free meanwhile cost at most those of `LOADS` loads; then
-the oldest call is sent. A call is delayed only if permits of the replica become free within half of the time of a
-load, as recent calls took; not if it has an SLO, or one that has waits behind it; nor if it is a copy for a shadow.
-Nothing is delayed while the time of a load is unknown.
+the oldest call is sent. A look at the queue delays at most `MAX_DELAYED` calls, and sends the next one. A call is
+delayed only if permits of the replica become free within half of the time of a load, as recent calls took; not if it
+has an SLO, or one that has waits behind it; nor if it is a copy for a shadow. Nothing is delayed while the time of a
+load is unknown.
 Owner: the backend. The sender calls `begin` and `settle` before and after each look at the queue.
 """
 
@@ -27,6 +28,8 @@ LOADS: Final = 16
 """That a load costs which unloads another model: the calls of both models wait, and the other one is loaded again."""
 LOADS_OF_PLACE: Final = 3
 """The same, if a place for a model is free, as far as is known: another router may have sent a model there."""
+MAX_DELAYED: Final = 256
+"""Calls that one look at the queue delays: each costs about 10 µs, and the queue is looked at with each event."""
 _SLACK_S: Final = 1e-6
 
 
@@ -34,7 +37,7 @@ class Delays:
     """The delayed calls of one backend."""
 
     __slots__ = (
-        *("_account", "_at", "_idle", "_most", "_spent"),
+        *("_account", "_at", "_delayed", "_idle", "_most", "_spent"),
         *("due", "is_any", "is_delayed", "now", "queue", "ring"),
     )
 
@@ -53,6 +56,8 @@ class Delays:
         """A run was delayed at the newest look at the queue, or since."""
         self.due = inf
         """When the first of these delays ends; infinite if no run is delayed."""
+        self._delayed = 0
+        """The number of calls that the newest look at the queue has delayed, or that were since."""
         self._spent = 0.0
         """Permit seconds that were left free by delays, since a call was last sent for that."""
         self._most = inf
@@ -74,18 +79,20 @@ class Delays:
         run.delayed_at = min(run.delayed_at, now)
         until = min(run.delayed_at + load_s, run.arrived + (ends_at - run.arrived) / 2)
         self._count()
-        if until <= now:
+        if until <= now or self._delayed >= MAX_DELAYED:
             return False
         if self._spent >= loads * load_s - _SLACK_S:
             self._spent = 0.0
             return False
         self.is_delayed = self.is_any = True
+        self._delayed += 1
         self.due, self._most = min(self.due, until), min(self._most, loads * load_s)
         return True
 
     def begin(self) -> None:
         """The queue is looked at."""
         self.is_any, self.due, self._most = False, inf, inf
+        self._delayed = 0
 
     def settle(self, now: float) -> None:
         """No more calls can be sent now."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from router_service.core.events import HandlerStateReported
+from router_service.core.preferences import delays
 from router_service.core.preferences.delays import LOADS, LOADS_OF_PLACE
 from slotmesh.spec.model import SloScope
 from tests.unit.router.slot_world import SlotWorld
@@ -102,6 +103,18 @@ def test_permits_that_stay_free_cost_no_more_than_loads(most: int, loads: int) -
     assert world.at_replica("r0") == []
     expire(world, loads * LOAD_S / idle)
     assert world.at_replica("r0")[0] == 1_000
+
+
+def test_a_look_at_the_queue_passes_over_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delays, "MAX_DELAYED", 3)
+    world = world_of(slots=8)
+    for call in (11, 12, 13):
+        world.submit([call], by=caller(), model_id="m1")
+    assert world.at_replica("r0") == []
+    world.submit([14], by=caller(), model_id="m1")
+    assert world.at_replica("r0") == [14]
+    world.complete("r1", 1)
+    assert world.at_replica("r1")[-1] == 11, "those before it wait on"
 
 
 def test_without_a_known_time_of_loads_nothing_waits() -> None:
