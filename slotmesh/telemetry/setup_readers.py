@@ -12,6 +12,7 @@ Owner: `slotmesh.telemetry.setup_sdk`.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -143,9 +144,15 @@ class PushingReader(PeriodicExportingMetricReader):
         except ImportError:
             raise CannotStart(f"metrics cannot be sent to {target.url}: {MISSING}") from None
         self._finished = threading.Event()
+        self._process = os.getpid()
         exporter = OTLPMetricExporter(endpoint=target.url, insecure=target.insecure, timeout=int(EXPORT_TIMEOUT_S))
         super().__init__(_BridgedExporter(exporter, bridge))
         _log.info("sending metrics", endpoint=target.url)
+
+    def _ticker(self) -> None:
+        """Pushes. The SDK runs it in forked children, whose connection to the collector is that of their parent."""
+        if os.getpid() == self._process:
+            super()._ticker()
 
     def shutdown(self, timeout_millis: float = LAST_PUSH_S * 1000, **kwargs: Any) -> None:
         """Pushes a last time within the timeout. Must not run on the event loop, which it reads values from.

@@ -1,12 +1,14 @@
 """The SDK's batch processor of spans, with counts of what waits and of what was dropped.
 
 Invariants: spans that do not fit, are not accepted by the collector, or cannot be encoded are dropped and counted: no
-code waits for a collector, and an invalid span does not drop its batch.
+code waits for a collector, and an invalid span does not drop its batch. A forked child exports nothing: it shares the
+connection to the collector with its parent, and what it wrote there would break it.
 Owner: `setup_tracing`.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from typing import Final
@@ -31,7 +33,9 @@ class BoundedSpans(BatchSpanProcessor):
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Reentrant: a signal handler or a finalizer may end a span while its thread holds it."""
+        self._process = os.getpid()
         self._warned = False
         self._reported_unsound = False
         self.waiting = 0
@@ -47,6 +51,8 @@ class BoundedSpans(BatchSpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Queues an ended span, in any thread."""
         if span.context is None or not span.context.trace_flags.sampled:
+            return
+        if os.getpid() != self._process:  # before the lock, which another thread may have held at the fork
             return
         with self._lock:
             if self.waiting >= MAX_WAITING_SPANS:

@@ -112,6 +112,27 @@ STARTUP: Final = (
         "tests/unit/telemetry/test_span_queue.py",
     ),
     mutant(
+        "a forked child sends spans by the connection of its parent",
+        TELEMETRY,
+        "if os.getpid() != self._process:",
+        "if False:",
+        "tests/unit/telemetry/test_forked_children.py",
+    ),
+    mutant(
+        "a forked child pushes metrics by the connection of its parent",
+        TELEMETRY,
+        "if os.getpid() == self._process:",
+        "if True:",
+        "tests/unit/telemetry/test_forked_children.py",
+    ),
+    mutant(
+        "a signal handler that ends a span waits for its own thread",
+        TELEMETRY,
+        "self._lock = threading.RLock()",
+        "self._lock = threading.Lock()",
+        "tests/unit/telemetry/test_span_queue.py",
+    ),
+    mutant(
         "a span has a text of a caller of any length",
         TELEMETRY,
         "it[:MAX_TEXT_CHARS] if isinstance(it, str) else it for",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -64,3 +64,30 @@ def test_a_batch_of_nothing_that_can_be_encoded_asks_no_collector() -> None:
     tracing_to(spans).start("name", None, -1, {}).end(2)
     spans.shutdown()  # type: ignore[no-untyped-call]  # untyped in the SDK
     assert (exporter.taken, spans.waiting, spans.dropped) == ([], 0, 1)
+
+
+class _Interrupted(int):
+    """A number at whose first comparison another span ends, as by a signal handler or a finalizer."""
+
+    interrupt: Callable[[], object] | None = None
+
+    def __ge__(self, other: int) -> bool:
+        interrupt, self.interrupt = self.interrupt, None
+        if interrupt is not None:
+            interrupt()
+        return int(self) >= other
+
+
+def test_a_span_may_end_while_its_thread_ends_another() -> None:
+    exporter = _Slow()
+    exporter.may.set()
+    spans = BoundedSpans(exporter)
+    tracing = tracing_to(spans)
+    spans.waiting = number = _Interrupted()
+    number.interrupt = lambda: tracing.note("inner", None, 1, 2)
+    thread = threading.Thread(target=lambda: tracing.note("outer", None, 1, 2), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    spans.shutdown()  # type: ignore[no-untyped-call]  # untyped in the SDK
+    assert (sorted(exporter.taken), spans.waiting, spans.dropped) == (["inner", "outer"], 0, 0)
