@@ -14,7 +14,6 @@ import os
 import socket
 import struct
 import sys
-from contextlib import closing
 from ipaddress import ip_address
 from typing import Final
 
@@ -48,7 +47,7 @@ def local_target(incarnation: str, address: str) -> str:
 
 def _listener(name: str) -> int:
     """The user whose process listens on the local socket. Raises OSError."""
-    with closing(socket.socket(socket.AF_UNIX)) as probe:
+    with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         probe.connect(name)
         _, user, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
@@ -63,7 +62,7 @@ def _is_own(host: str) -> bool:
         family = socket.AF_INET if ip_address(host).version == 4 else socket.AF_INET6
     except ValueError:
         return False
-    with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.bind((host, 0))
     return True
 

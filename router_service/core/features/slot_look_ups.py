@@ -168,10 +168,10 @@ class SlotLookUps(Feature):
         if not isinstance(work, Reserve) or work.request is None:
             raise TypeError("only reservations with a request id are looked for")
         look_up = LookUpSlot(request=work.request, identity=work.identity)
-        asker = Caller(Window(0, 0))
-        query = RouterRun(0, asker, "", NO_OPTIONS, ONE_CALL, [b""], step.now, slot=look_up)
+        caller = Caller(Window(0, 0))
+        query = RouterRun(0, caller, "", NO_OPTIONS, ONE_CALL, [b""], step.now, slot=look_up)
         query.deadline = search.until
-        asker.runs[query] = None
+        caller.runs[query] = None
         search.open[query] = replica
         self._searches[query] = search
         self._bind(query, replica, step)

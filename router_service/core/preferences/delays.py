@@ -6,7 +6,7 @@ scheduling (Zaharia et al., 2010). How long it lasts is the answer to the ski re
 limited by what a load costs.
 Invariants: a call is delayed for at most the time of a load, counted from when it first was, and not once it has waited
 for half of the time that it may wait. The permits that stay free meanwhile cost at most those of `LOADS` loads; then
-the oldest call is sent. A look at the queue delays at most `MAX_DELAYED` calls, and sends the next one. A call is
+the oldest call is sent. A look at the queue delays at most `MAX_DELAYED` runs, and sends the next one. A call is
 delayed only if permits of the replica become free within half of the time of a load, as recent calls took; not if it
 has an SLO, or one that has waits behind it; nor if it is a copy for a shadow. Nothing is delayed while the time of a
 load is unknown.
@@ -29,7 +29,7 @@ LOADS: Final = 16
 LOADS_OF_PLACE: Final = 3
 """The same, if a place for a model is free, as far as is known: another router may have sent a model there."""
 MAX_DELAYED: Final = 256
-"""Calls that one look at the queue delays: each costs about 10 µs, and the queue is looked at with each event."""
+"""Runs that one look at the queue delays: each costs about 10 µs, and the queue is looked at with each event."""
 _SLACK_S: Final = 1e-6
 
 
@@ -57,7 +57,7 @@ class Delays:
         self.due = inf
         """When the first of these delays ends; infinite if no run is delayed."""
         self._delayed = 0
-        """The number of calls that the newest look at the queue has delayed, or that were since."""
+        """The number of runs that were delayed by the newest look at the queue, or since."""
         self._spent = 0.0
         """Permit seconds that were left free by delays, since a call was last sent for that."""
         self._most = inf
