@@ -168,8 +168,15 @@ REPEATED_CALLS: Final = (
     mutant(
         "a timeout during a wait for an earlier owner proves that nothing was executed",
         "router_service/core",
-        "failure = failures.may_be_remembered(each.replica.replica_id) if is_unknown else unsent",
-        "failure = unsent if is_unknown else unsent",
+        "failure = unknown if type(each) is LookUp else unsent",
+        "failure = unsent",
+        _MOVES,
+    ),
+    mutant(
+        "a caller that leaves during a wait for an earlier owner counts as a failure of the mesh",
+        "router_service/core",
+        "unknown = failures.CANCELLED_AT_REPLICA",
+        "pass",
         _MOVES,
     ),
     mutant(

@@ -201,8 +201,10 @@ class EarlyEnds:
                     withdrawn.look_ups.append(each)
             else:
                 # This call was not executed, but an earlier one with its request id may have been.
-                is_unknown = type(each) is LookUp
-                failure = failures.may_be_remembered(each.replica.replica_id) if is_unknown else unsent
+                unknown = failures.may_be_remembered(each.replica.replica_id)
+                if unsent is failures.CANCELLED:
+                    unknown = failures.CANCELLED_AT_REPLICA
+                failure = unknown if type(each) is LookUp else unsent
                 for lo, count in each.open_parts():
                     outcomes.failed(each, lo, count, failure, step)
                 withdrawn.slices.append((each, ()))

@@ -322,6 +322,13 @@ def test_a_timeout_while_an_earlier_owner_cannot_be_reached_leaves_the_call_unkn
     assert world.got("b") == [2]
 
 
+def test_a_call_that_is_cancelled_while_an_earlier_owner_cannot_be_reached_is_no_failure(world: World) -> None:
+    world.lose("a")
+    world.submit([1], **KEYED)
+    world.cancel((1, 1))
+    assert (world.failures[1].reason, world.failures[1].executed) == (Reason.CANCELLED, Executed.UNKNOWN)
+
+
 def test_one_that_has_ended_is_not_queried(world: World) -> None:
     world.backends["x"].remove("a")
     world.push()
