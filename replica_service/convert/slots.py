@@ -23,6 +23,7 @@ from replica_service.core.events import (
     AttachReceived,
     DispatchReceived,
     Fail,
+    LookUpReceived,
     ReleaseReceived,
     RenewalReceived,
     ReportAttach,
@@ -30,7 +31,6 @@ from replica_service.core.events import (
     RunsReceived,
 )
 from replica_service.core.failures import SLOT_UNKNOWN
-from replica_service.core.requested_slots import LookUpReceived
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.request_ids import CallIdentity, ReservationIdentity

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from replica_service.core.call_metadata import ReservedSlot
-from replica_service.core.requested_slots import LookUpReceived
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.work import Part, StartBatch, StartCalls, WorkCommand
 from slotmesh.calls.request_ids import ReservationIdentity
@@ -112,6 +111,16 @@ class ReleaseReceived:
     secret: bytes = field(repr=False)
     reservation: ReservationIdentity | None = None
     """If set: no effect if a newer attempt has found the slot."""
+
+
+@dataclass(slots=True, eq=False)
+class LookUpReceived:
+    """A router looks for the slot of a repeated reservation. The result is `ReportRenewal`."""
+
+    link: RouterPeer
+    op_id: int
+    """Id of the operation on this link."""
+    reservation: ReservationIdentity
 
 
 # -- direct streams ------------------------------------------------------------------------------------------------
@@ -274,33 +283,12 @@ class GraceEnded:
 
 Ended = CallsEnded | TurnEnded | TurnsEnded | BatchEnded | WorkReturned
 """Events that executors post."""
-ReplicaEvent = (
-    RunsReceived
-    | RunsCancelled
-    | PayloadReceived
-    | PayloadFailed
-    | StampEchoed
-    | SessionsMoved
-    | LinkClosed
-    | DispatchReceived
-    | RenewalReceived
-    | ReleaseReceived
-    | LookUpReceived
-    | AttachReceived
-    | SlotCallReceived
-    | StreamRenewed
-    | DetachReceived
-    | Ended
-    | ReplicaTimePassed
-    | BatchSettingsChanged
-    | LimitsChanged
-    | PartitionsRevoked
-    | KeysGained
-    | KeysLost
-    | EpochFenced
-    | DrainBegan
-    | GraceEnded
-)
+SlotEvent = DispatchReceived | RenewalReceived | ReleaseReceived | LookUpReceived
+StreamEvent = AttachReceived | SlotCallReceived | StreamRenewed | DetachReceived
+KeyEvent = PartitionsRevoked | KeysGained | KeysLost | EpochFenced
+ArrivalEvent = RunsReceived | RunsCancelled | PayloadReceived | PayloadFailed | StampEchoed | SessionsMoved | LinkClosed
+OtherEvent = ReplicaTimePassed | BatchSettingsChanged | LimitsChanged | DrainBegan | GraceEnded
+ReplicaEvent = ArrivalEvent | SlotEvent | StreamEvent | KeyEvent | Ended | OtherEvent
 
 
 # -- commands ------------------------------------------------------------------------------------------------------

@@ -11,12 +11,10 @@ Owner: `SlotTable`. All times are monotonic seconds.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from replica_service.core import failures
 from replica_service.core.call_metadata import ReservedSlot, SlotState
-from replica_service.core.runs import RouterPeer
 from slotmesh.calls.request_ids import KEEP_S, ReservationIdentity
 from slotmesh.errors import Failure
 
@@ -24,16 +22,6 @@ FENCE_S: Final = KEEP_S
 MAX_FENCES: Final = 65_536
 """Look-ups that are remembered, about 300 bytes each."""
 FORGOTTEN_AT_ONCE: Final = 32
-
-
-@dataclass(slots=True, eq=False)
-class LookUpReceived:
-    """A router looks for the slot of a repeated reservation. The result is `ReportRenewal`."""
-
-    link: RouterPeer
-    op_id: int
-    """Id of the operation on this link."""
-    reservation: ReservationIdentity
 
 
 ReservationKey = tuple[str, str]

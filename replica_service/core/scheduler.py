@@ -34,6 +34,7 @@ from replica_service.core.events import (
     KeysLost,
     LimitsChanged,
     LinkClosed,
+    LookUpReceived,
     PartitionsRevoked,
     PayloadFailed,
     PayloadReceived,
@@ -52,7 +53,6 @@ from replica_service.core.events import (
     WorkReturned,
 )
 from replica_service.core.permits import CAPACITY_GAP_S, PermitCapacity, Vacancies
-from replica_service.core.requested_slots import LookUpReceived
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.scheduler_state import SchedulerState
 from replica_service.core.slot_operations import (

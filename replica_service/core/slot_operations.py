@@ -23,6 +23,7 @@ from replica_service.core.events import (
     DetachReceived,
     DispatchReceived,
     Fail,
+    LookUpReceived,
     ReleaseReceived,
     RenewalReceived,
     ReportAttach,
@@ -31,7 +32,6 @@ from replica_service.core.events import (
     SlotCallReceived,
     StreamRenewed,
 )
-from replica_service.core.requested_slots import LookUpReceived
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler_state import SchedulerState
 from slotmesh.errors import Failure

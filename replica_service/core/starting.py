@@ -49,7 +49,10 @@ SHARE_OF_ONE_CALLER: Final = 0.75
 def runs_received(state: SchedulerState, event: RunsReceived, now: float, commands: Commands) -> None:
     methods, draining = state.methods, state.draining
     for run in event.runs:
-        if draining:
+        if run.reservation is not None and (found := state.slots.table.requested.find(run.reservation, now)):
+            commands.append(ReportRenewal(run.link, run.first, found))
+            accounting.refused(run, run.lo, commands)
+        elif draining:
             _refuse(run, run.lo, failures.DRAINING, commands)
         elif run.options.method not in methods and not run.lease_s:
             if run.options.stop_generation:
@@ -58,9 +61,6 @@ def runs_received(state: SchedulerState, event: RunsReceived, now: float, comman
             accounting.refused(run, run.lo, commands)
         elif run.ordering_key or run.is_keyed:
             _take_keyed(state, run, commands)
-        elif run.reservation is not None and (found := state.slots.table.requested.find(run.reservation, now)):
-            commands.append(ReportRenewal(run.link, run.first, found))
-            accounting.refused(run, run.lo, commands)
         else:
             if run.link.freed_at is not None:
                 state.vacancies.came(run.link, now)

@@ -49,6 +49,19 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
+async def test_a_slot_is_found_by_its_id_while_the_replica_drains(host: Hosting, direct: DirectSlots) -> None:
+    other = DirectSlots(host.engine, host.clock)  # as by a router, which has granted the slot
+    granted = await other.reserve(WISH, None, requested("a"))
+    host.engine.drain()
+    again = await direct.reserve(WISH, None, requested("a"))
+    assert isinstance(granted, Granted)
+    assert isinstance(again, Granted)
+    assert again.slot is granted.slot
+    refused = await direct.reserve(WISH, None, requested("b"))
+    assert isinstance(refused, Failure)
+    assert refused.reason is Reason.DRAINING
+
+
 # -- leaving -----------------------------------------------------------------------------------------------------------
 
 
