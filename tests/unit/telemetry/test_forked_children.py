@@ -64,7 +64,7 @@ def test_a_child_queues_no_span_and_does_not_wait_for_threads_of_its_parent() ->
     assert held.wait(30)
     assert in_child(note) == 0
     end.set()
-    thread.join(30)
+    thread.join(timeout=30)
     tracing.note("parent", None, 1, 2)
     spans.shutdown()  # type: ignore[no-untyped-call]  # untyped in the SDK
     assert exporter.names == ["parent"]

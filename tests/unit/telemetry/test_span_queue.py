@@ -87,7 +87,7 @@ def test_a_span_may_end_while_its_thread_ends_another() -> None:
     number.interrupt = lambda: tracing.note("inner", None, 1, 2)
     thread = threading.Thread(target=lambda: tracing.note("outer", None, 1, 2), daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(timeout=10)
     assert not thread.is_alive()
     spans.shutdown()  # type: ignore[no-untyped-call]  # untyped in the SDK
     assert (sorted(exporter.taken), spans.waiting, spans.dropped) == (["inner", "outer"], 0, 0)
