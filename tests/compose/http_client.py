@@ -19,6 +19,9 @@ from tests.history.model import Call, Outcome
 CLIENT: Final = "http"
 REQUEST_S: Final = 60.0
 PAUSE_S: Final = 0.05
+IDEMPOTENT: Final = "X-Slotmesh-Idempotent: true"
+IDEMPOTENT_IN_0_2: Final = "Idempotency-Key: any"
+"""How version 0.2.0 marked a request as idempotent."""
 
 
 @dataclass(slots=True)
@@ -32,8 +35,8 @@ class HttpLoad:
     """For a person."""
 
 
-async def call_by_http(address: str, log: HistoryLog, stop: asyncio.Event) -> HttpLoad:
-    """Calls one after the other until it is stopped."""
+async def call_by_http(address: str, log: HistoryLog, stop: asyncio.Event, *, mark: str = IDEMPOTENT) -> HttpLoad:
+    """Calls one after the other until it is stopped. `mark`: the header of idempotent requests."""
     load = HttpLoad()
     for number in count():
         if stop.is_set():
@@ -41,7 +44,7 @@ async def call_by_http(address: str, log: HistoryLog, stop: asyncio.Event) -> Ht
         tag, now = f"{CLIENT}//{number}", time.monotonic()
         log.add(Call(tag=tag, client=CLIENT, endpoint="Ledger", idempotent=True, sent_at=now, deadline=now + REQUEST_S))
         try:
-            reply = await asyncio.to_thread(_answer, address, tag, load)
+            reply = await asyncio.to_thread(_answer, address, tag, load, mark)
         except (OSError, http.client.HTTPException, AssertionError) as error:
             load.failed.append(f"{tag}: {error!r}")
             log.add(Outcome(tag=tag, at=time.monotonic(), reason=repr(error), executed="UNKNOWN"))
@@ -52,11 +55,11 @@ async def call_by_http(address: str, log: HistoryLog, stop: asyncio.Event) -> Ht
     raise AssertionError("unreachable")
 
 
-def _answer(address: str, tag: str, load: HttpLoad) -> str:
+def _answer(address: str, tag: str, load: HttpLoad, mark: str) -> str:
     deadline = time.monotonic() + REQUEST_S
     while True:
         try:
-            return _once(address, tag)
+            return _once(address, tag, mark)
         except ConnectionError:  # http.client has a kind of it for a connection that ends without a response
             load.cut_off.append(time.monotonic())
             if time.monotonic() > deadline:
@@ -64,10 +67,10 @@ def _answer(address: str, tag: str, load: HttpLoad) -> str:
             time.sleep(PAUSE_S)
 
 
-def _once(address: str, tag: str) -> str:
+def _once(address: str, tag: str, mark: str) -> str:
     connection = http.client.HTTPConnection(address, timeout=REQUEST_S)
     try:
-        headers = {"Content-Type": "application/json", "X-Slotmesh-Idempotent": "true"}
+        headers = dict(it.split(": ") for it in ("Content-Type: application/json", mark))
         connection.request("POST", "/Ledger/append", json.dumps(["", tag]), headers)
         response = connection.getresponse()
         body = response.read()

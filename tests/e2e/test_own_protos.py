@@ -177,7 +177,11 @@ async def test_with_reload_a_proto_that_changes_is_served_as_it_is_now(folder: P
                 return await counted() == "6 letters"
 
             await eventually(is_counted, what="the new rpc is answered", timeout=60)
-            assert not before.keys() & (await mesh.replica_pids()).keys(), "replicas are replaced"
+
+            async def is_replaced() -> bool:
+                return not before.keys() & (await mesh.replica_pids()).keys()
+
+            await eventually(is_replaced, what="the earlier replicas have ended", timeout=60)
 
 
 def rewrite(path: Path, said: str) -> None:
