@@ -306,7 +306,7 @@ class Sent:
     """
 
     __slots__ = (
-        *("asked", "call_ns", "count", "first", "lo", "owner_epoch"),
+        *("asked", "call_ns", "count", "first", "is_cold", "lo", "owner_epoch"),
         *("remaining", "replica", "run", "sent_at", "states", "valued"),
     )
 
@@ -318,9 +318,7 @@ class Sent:
     ) -> None:
         self.first = 0
         """Run id of the first call, consecutive from there; 0 until a frame carries it."""
-        self.run = run
-        self.lo = lo
-        self.count = count
+        self.run, self.lo, self.count = run, lo, count
         self.remaining = count
         """Calls that the replica has not answered."""
         self.states: bytearray | None = None
@@ -337,11 +335,13 @@ class Sent:
         time = replica.times.get(run.options.method) if run.slot is None else None
         self.call_ns = UNKNOWN_NS if time is None else time.call_ns
         """Work that each call is at the replica, as it was known at sending; nanoseconds."""
+        self.is_cold = (model := run.options.model_id) != "" and model not in replica.models
+        """The replica had not reported their model at sending: they may wait for its load."""
 
     def part(self, run: RouterRun) -> Sent:
         """The slice has become smaller before a frame carried it: what remains of it is all of `run`."""
         part = Sent(run, 0, len(run.payloads), self.replica, self.owner_epoch, self.sent_at)
-        part.call_ns = self.call_ns
+        part.call_ns, part.is_cold = self.call_ns, self.is_cold
         run.cursor = part.count
         run.sents.append(part)
         if run.partition is not None:

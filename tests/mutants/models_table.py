@@ -98,6 +98,20 @@ MODELS: Final = (
         ROUTED,
     ),
     mutant(
+        "a call is sent where its model has to be loaded though it ends before that",
+        ROUTER,
+        "if run.deadline - now >= load_s:",
+        "if run.deadline - now >= 0.0:",
+        f"{DELAYS} {DELAYED}",
+    ),
+    mutant(
+        "the time of loads counts as the time of calls",
+        "router_service/core/limits/estimates.py",
+        "        if is_cold:\n            return\n        off_s",
+        "        off_s",
+        f"{DELAYS} {DELAYED}",
+    ),
+    mutant(
         "a call waits for a replica of its model until that has room",
         ROUTER,
         "until = min(run.delayed_at + load_s, run.arrived + (ends_at - run.arrived) / 2)",

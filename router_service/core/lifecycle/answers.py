@@ -70,7 +70,7 @@ class Answers:
             backend.retries.answered(len(ids), now)
             for sent, offset, at, count in replica.inflight.slices(ids):
                 observe(now - sent.sent_at, count)
-                service_time.observe(now - sent.sent_at)
+                service_time.observe(now - sent.sent_at, is_cold=sent.is_cold)
                 if count < len(payloads) // MAX_BLOCK_SLICES and type(payloads) is PayloadBlock:
                     payloads = payloads.cut()
                 if count == sent.count and sent.states is None:
@@ -92,7 +92,7 @@ class Answers:
         for sent, offset, _, count in replica.inflight.slices(event.done) if event.done else ():
             backend.retries.answered(count, now)
             observe(now - sent.sent_at, count)
-            service_time.observe(now - sent.sent_at)
+            service_time.observe(now - sent.sent_at, is_cold=sent.is_cold)
             for lo, fresh in self._answer(replica, sent, offset, count, step):
                 outcomes.done(sent, lo, fresh, step)
                 ended_well(sent.run, fresh, now)

@@ -27,8 +27,10 @@ class ServiceTime:
     def __init__(self) -> None:
         self._mean_s = self._deviation_s = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """A slice was answered that long after it was sent."""
+    def observe(self, seconds: float, *, is_cold: bool = False) -> None:
+        """A slice was answered that long after it was sent. Not counted if it may have waited for a model's load."""
+        if is_cold:
+            return
         off_s = seconds - self._mean_s
         if self._mean_s:
             self._mean_s += _GAIN * off_s

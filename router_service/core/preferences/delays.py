@@ -5,11 +5,12 @@ moment. With all permits in use, a call that does not wait for one causes loads 
 scheduling (Zaharia et al., 2010). How long it lasts is the answer to the ski rental problem: what waiting has cost is
 limited by what a load costs.
 Invariants: a call is delayed for at most the time of a load, counted from when it first was, and not once it has waited
-for half of the time that it may wait. The permits that stay free meanwhile cost at most those of `LOADS` loads; then
-the oldest call is sent. A look at the queue delays at most `MAX_DELAYED` runs, and sends the next one. A call is
-delayed only if permits of the replica become free within half of the time of a load, as recent calls took; not if it
-has an SLO, or one that has waits behind it; nor if it is a copy for a shadow. Nothing is delayed while the time of a
-load is unknown.
+for half of the time that it may wait; but to its end if less time than a load is left until its deadline: where its
+model has to be loaded it would fail, after it had a permit, and another model its place. The permits that stay free
+meanwhile cost at most those of `LOADS` loads; then the oldest call is sent. A look at the queue delays at most
+`MAX_DELAYED` runs, and sends the next one. A call is delayed only if permits of the replica become free within half of
+the time of a load, as recent calls took; not if it has an SLO, or one that has waits behind it; nor if it is a copy for
+a shadow. Nothing is delayed while the time of a load is unknown.
 Owner: the backend. The sender calls `begin` and `settle` before and after each look at the queue.
 """
 
@@ -75,9 +76,10 @@ class Delays:
             return False
         if run.options.slo_s is not None or run.shadow_of is not None:
             return False
-        ends_at = min(run.useless_at, run.arrived + self._account.max_queue_time_s)
         run.delayed_at = min(run.delayed_at, now)
-        until = min(run.delayed_at + load_s, run.arrived + (ends_at - run.arrived) / 2)
+        until = ends_at = min(run.useless_at, run.arrived + self._account.max_queue_time_s)
+        if run.deadline - now >= load_s:
+            until = min(run.delayed_at + load_s, run.arrived + (ends_at - run.arrived) / 2)
         self._count()
         if until <= now or self._delayed >= MAX_DELAYED:
             return False

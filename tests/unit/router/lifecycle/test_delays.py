@@ -82,14 +82,49 @@ def test_the_time_counts_from_when_it_was_first_passed_over() -> None:
     assert world.at_replica("r0") == [11]
 
 
-@pytest.mark.parametrize(("fields", "settings"), [({"timeout_s": 3.0}, {}), ({}, {"max_queue_time_s": 3.0})])
-def test_a_call_is_sent_once_half_of_its_time_is_over(fields: Any, settings: Any) -> None:
-    world = world_of(settings=settings)
-    world.submit([11], model_id="m1", **fields)
+def test_a_call_is_sent_once_half_of_its_time_in_queues_is_over() -> None:
+    world = world_of(settings={"max_queue_time_s": 3.0})
+    world.submit([11], model_id="m1")
     expire(world, 1.4)
     assert world.at_replica("r0") == []
     expire(world, 1.5)
     assert world.at_replica("r0") == [11]
+
+
+def test_a_call_is_sent_once_half_of_its_timeout_is_over() -> None:
+    world = world_of()
+    world.submit([2], model_id="m0")
+    world.submit([11], model_id="m1", timeout_s=9.0)
+    expire(world, 1.0)
+    world.complete("r0")
+    expire(world, 3.9)
+    assert world.at_replica("r0") == []
+    expire(world, 4.0)
+    assert world.at_replica("r0") == [11], "it may wait for 8 s: calls take 1 s"
+
+
+def test_a_call_whose_deadline_is_nearer_than_the_end_of_a_load_is_sent_to_none() -> None:
+    world = world_of()
+    world.submit([11], model_id="m1", timeout_s=LOAD_S - 0.1)
+    expire(world, LOAD_S - 0.2)
+    assert world.at_replica("r0") == [], "it would have failed there"
+    world.complete("r1")
+    assert world.at_replica("r1") == [11]
+
+
+def test_calls_that_waited_for_a_load_do_not_count_as_slow_ones() -> None:
+    """The mean decides which waiting calls have too little time left: loads of models are not part of it."""
+    world = World({"b": ["r0"]}, slots=1)
+    world.submit([1], model_id="m0")
+    world.at(LOAD_S)
+    world.complete("r0")
+    service_time = world.replicas["r0"].backend.account.service_time
+    assert service_time.mean_s == 0.0
+    report(world, "r0", "m0")
+    world.submit([2], model_id="m0")
+    world.at(LOAD_S + 0.5)
+    world.complete("r0")
+    assert service_time.mean_s == 0.5
 
 
 @pytest.mark.parametrize(("most", "loads"), [(1, LOADS), (2, LOADS_OF_PLACE)])
