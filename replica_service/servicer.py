@@ -126,7 +126,9 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         slots = self._ready()
         if failure := overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint):
             await abort(context, failure)
-        secret = _value_of(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
+        may_repeat = bool(request.request_id)
+        found = self._issuer.secret_of(request.token, caller_name(), callable_endpoints(), may_repeat=may_repeat)
+        secret = _value_of(found)
         _check(refused_option(request.options, rpc))
         payload = _value_of(await payload_of(request, self._turns))
         identity = _value_of(identity_of(request))

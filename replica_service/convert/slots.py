@@ -37,7 +37,7 @@ from slotmesh.calls.request_ids import CallIdentity, ReservationIdentity
 from slotmesh.calls.slot_tokens import format_token
 from slotmesh.convert.call_options import options_failure, refused_option
 from slotmesh.convert.slot_requests import oversized, put_seconds, reservation_failure, seconds_of, token_of, ttl_of
-from slotmesh.errors import Failure, Reason, bad_field
+from slotmesh.errors import Executed, Failure, Reason, bad_field
 from slotmesh.handlers.replica_context import OwnReplica
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.clock import Clock
@@ -47,6 +47,14 @@ from slotmesh.version import VERSION
 
 _NO_SECRET = b""
 """Matches no slot."""
+_DISPATCH_LOST = Failure(
+    reason=Reason.REPLICA_LOST,
+    executed=Executed.UNKNOWN,
+    message=(
+        "token: the replica has been restarted since it gave the slot: whether it executed an earlier request with "
+        "this id is not known"
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +90,22 @@ class Issuer:
         put_seconds(wire.expire_time, self.clock.time_of_day() + ttl_s)
         return wire
 
-    def secret_of(self, token: str, identity: str, endpoints: Container[str] | None) -> bytes | Failure:
+    def secret_of(
+        self, token: str, identity: str, endpoints: Container[str] | None, *, may_repeat: bool = False
+    ) -> bytes | Failure:
         """Returns the secret in the token, or a failure if this caller cannot hold such a slot of this incarnation.
 
         `identity`: the caller's name; empty if callers are not identified.
         `endpoints`: those that the caller may call; None: all.
+        `may_repeat`: an earlier incarnation may have executed a call in the slot for an earlier request.
         """
         parsed = token_of(token)
         if isinstance(parsed, Failure):
             return parsed
         if parsed.replica_key == (self.replica_id, self.incarnation):
             return SLOT_UNKNOWN if self.is_of_another(parsed.secret, identity, endpoints) else parsed.secret
+        if may_repeat and parsed.replica_id == self.replica_id:
+            return _DISPATCH_LOST
         return self._gone(parsed.replica_id)
 
     def secret_to_release(self, token: str, identity: str, endpoints: Container[str] | None) -> bytes | Failure:

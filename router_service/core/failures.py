@@ -104,6 +104,19 @@ def replica_gone(replica_id: str, why: str) -> Failure:
     )
 
 
+def dispatch_lost(replica_id: str, why: str) -> Failure:
+    """The replica that granted the slot has ended, and may have executed an earlier request with the same id."""
+    return Failure(
+        reason=Reason.REPLICA_LOST,
+        executed=Executed.UNKNOWN,
+        message=(
+            f"replica {replica_id}, which gave the slot, {why}: whether it executed an earlier request with this id is "
+            "not known"
+        ),
+        metadata={"replica_id": replica_id},
+    )
+
+
 def replica_not_known(replica_id: str) -> Failure:
     """The table does not name the replica that gave a slot, and nothing proves that it has ended."""
     return Failure(

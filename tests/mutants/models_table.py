@@ -106,7 +106,7 @@ MODELS: Final = (
     ),
     mutant(
         "the time of loads counts as the time of calls",
-        "router_service/core/limits/estimates.py",
+        "router_service/core/limits",
         "        if is_cold:\n            return\n        off_s",
         "        off_s",
         f"{DELAYS} {DELAYED}",

@@ -162,7 +162,7 @@ async def test_a_call_waits_while_all_models_are_in_use(kind: type[Hub]) -> None
         await wait_until(lambda: hub.instance.waiting == 2, what="both models are in use")
         late = asyncio.ensure_future(hub.use("c"))
         pool = type(hub.instance).__dict__.get("load", OnLoop.__dict__["load"]).pool(hub.instance)
-        await wait_until(lambda: pool._changed, what="the third one waits")
+        await wait_until(lambda: pool._waiting, what="the third one waits")
         assert hub.instance.events == ["load a", "load b"]
         hub.instance.calls.release(2)
         assert await asyncio.gather(*held) == [True, True]

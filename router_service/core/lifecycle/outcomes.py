@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import inf
 
 from router_service.core import failures
-from router_service.core.calls import LeasedSlot, Release, ReleasedSlot
+from router_service.core.calls import Dispatch, LeasedSlot, Release, ReleasedSlot
 from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure, DeliverResults, DeliverSlot, Step
 from router_service.core.counters import RouterCounters
 from router_service.core.lifecycle.feature import Features
@@ -106,8 +106,10 @@ class CallerOutcomes:
         """The replica that gave a slot has ended: nothing is held there for this caller."""
         if isinstance(run.slot, Release):
             self.slot(run, ReleasedSlot(), step)
-        else:
-            self._fail(run, 0, 1, failures.replica_gone(replica_id, why), step)
+            return
+        may_repeat = isinstance(run.slot, Dispatch) and run.options.request is not None
+        failure_of = failures.dispatch_lost if may_repeat else failures.replica_gone
+        self._fail(run, 0, 1, failure_of(replica_id, why), step)
 
     def answered_with(self, sent: Sent, lo: int, count: int, failure: Failure, step: Step) -> None:
         """`count` calls of the slice, from offset `lo`, failed at the replica."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 import pytest
 
 from slotmesh.calls.slot_tokens import format_token, parse_token
 from slotmesh.errors import Executed
+from slotmesh.runtime.channels import open_channel
+from slotmesh.status import from_rpc_error
+from slotmesh.v1 import slot_service_pb2, slot_service_pb2_grpc
 from tests.contract.replica.slots.slot_replica import all_free, handler_of, table_of, told_by
 from tests.support.fakes.clock import FakeClock
 from tests.support.replicas import RunningReplica
@@ -164,6 +168,19 @@ async def test_forged_tokens_open_nothing(replica: RunningReplica, door: Door) -
     assert await told_by(door.renew(forged)) == ("SLOT_UNKNOWN", NO)
     assert await door.release(forged) == (1, 2)
     assert await door.dispatch(slot.token) == b"x"
+
+
+async def test_an_identified_dispatch_to_a_replica_that_was_restarted_may_have_been_executed(
+    replica: RunningReplica,
+) -> None:
+    earlier = format_token("r-1", "0" * 32, bytes(16))
+    async with open_channel(replica.address) as channel:
+        stub = slot_service_pb2_grpc.SlotServiceStub(channel)
+        for request_id, told in (("", ("REPLICA_GONE", Executed.NO)), ("pay-1", ("REPLICA_LOST", Executed.UNKNOWN))):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Dispatch(slot_service_pb2.DispatchRequest(token=earlier, request_id=request_id))
+            failure = from_rpc_error(caught.value)
+            assert (failure.reason, failure.executed) == told
 
 
 async def test_tokens_of_a_replica_that_was_restarted_are_gone(replica: RunningReplica, door: Door) -> None:

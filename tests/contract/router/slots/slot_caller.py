@@ -41,13 +41,16 @@ class SlotCaller:
         response = await self.reserve(**fields)
         return response.slot  # type: ignore[no-any-return]  # stubs of grpc.aio know no types
 
-    def dispatch(self, slot: Slot | str, payload: bytes = b"x", *, endpoint: str = "", **options: Any) -> Any:
+    def dispatch(
+        self, slot: Slot | str, payload: bytes = b"x", *, endpoint: str = "", request_id: str = "", **options: Any
+    ) -> Any:
         return self.stub.Dispatch(
             slot_service_pb2.DispatchRequest(
                 token=slot if isinstance(slot, str) else slot.token,
                 payload=payload,
                 endpoint=endpoint,
                 options=wire_options(**options),
+                request_id=request_id,
             )
         )
 

@@ -169,6 +169,10 @@ async def assert_gone(client: SlotCaller, token: str) -> None:
     )
     assert (dispatch.reason, dispatch.executed) == (Reason.REPLICA_GONE, Executed.NO)
     assert renew.reason is Reason.REPLICA_GONE
+    repeated = await failure_of(client.dispatch(token, request_id="pay-1"))
+    assert (repeated.reason, repeated.executed) == (Reason.REPLICA_LOST, Executed.UNKNOWN), (
+        "an earlier one may have run"
+    )
     assert (released.ongoing, released.max_ongoing) == (0, 0)
 
 
