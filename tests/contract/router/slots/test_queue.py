@@ -113,10 +113,11 @@ class TestWanted:
         slots = [await client.slot(replica_id="r0") for _ in range(2)]
         first.capacity.draining = True
         await first.say(Response(capacity=first.capacity))
+        honoured = await client.dispatch(slots[0], b"honoured")  # its answer follows the announcement on the link
+        assert honoured.payload == b"honoured"
         wanted = client.reserve(replica_id="r0", options=call_pb2.CallOptions(timeout=SHORT))
         assert (await failure_of(wanted)).reason is Reason.NO_SLOT
         assert {(await client.slot()).replica_id for _ in range(4)} == {"r1"}
-        assert (await client.dispatch(slots[0], b"honoured")).payload == b"honoured"
         await client.release(slots[1])
         assert first.slots.kinds == ["reserve", "reserve", "dispatch", "release"]
         assert second.slots.kinds == ["reserve"] * 4
