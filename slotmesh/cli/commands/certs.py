@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
-from slotmesh.cli import certificates
 from slotmesh.cli.console import UNWELL, AsJson, Output, OutputForm, TableColumns, form_of, listing
-from slotmesh.security.tls.files import HeldCertificate, certificates_in, revoked_in
 from slotmesh.security.tls_paths import identity_of_file
+
+if TYPE_CHECKING:
+    from slotmesh.security.tls.files import HeldCertificate  # it loads cryptography
 
 _VALID: Final = ("ok", "ends-soon")
 
@@ -56,6 +57,7 @@ def _columns(now: float) -> TableColumns[dict[str, Any]]:
     }
 
 
+# What makes certificates takes most of a second to import: the commands do so, when they run.
 certs = typer.Typer(name="certs", no_args_is_help=True, help="Make certificates for TLS, and see when they expire.")
 
 Directory = Annotated[
@@ -90,6 +92,8 @@ def init(
     All use them with `--tls-dir DIR` or `SLOTMESH_TLS_DIR`. The holder of DIR/ca.key can issue any
     identity of this mesh: services do not need it.
     """
+    from slotmesh.cli import certificates  # noqa: PLC0415 - see above
+
     place, lifetime = certificates.CertificatePlace.of(directory, ca_key), certificates.lifetime_of(days, hours)
     with certificates.reported():
         if if_missing and place.ca.exists():
@@ -132,6 +136,8 @@ def issue(
 
         slotmesh certs issue client/alice --days 7
     """
+    from slotmesh.cli import certificates  # noqa: PLC0415 - see above
+
     place, lifetime = certificates.CertificatePlace.of(directory, ca_key), certificates.lifetime_of(days, hours)
     with certificates.reported():
         path = certificates.issue(place, who, dns or [], out, lifetime)
@@ -152,6 +158,8 @@ def rotate(
 
     Services take the new ones within a second or two, and no connection ends.
     """
+    from slotmesh.cli import certificates  # noqa: PLC0415 - see above
+
     lifetime: timedelta | None = None
     if days is not None or hours is not None:
         lifetime = certificates.lifetime_of(days, hours)
@@ -181,6 +189,8 @@ def revoke(
 
         slotmesh certs revoke client/alice
     """
+    from slotmesh.cli import certificates  # noqa: PLC0415 - see above
+
     place = certificates.CertificatePlace.of(directory, ca_key)
     with certificates.reported():
         is_recorded = place.authority().issued.is_there
@@ -201,6 +211,9 @@ def show(directory: Directory = CERTS, as_document: AsJson = False, output: Outp
 
     Red: less than a fifth of the time is left. Exit status 4: one has expired, was revoked, or cannot be used.
     """
+    from slotmesh.cli import certificates  # noqa: PLC0415 - see above
+    from slotmesh.security.tls.files import certificates_in, revoked_in  # noqa: PLC0415 - see above
+
     form, now = form_of(output, as_document), time.time()
     with certificates.reported():
         held = certificates_in(directory, revoked_in(directory))
