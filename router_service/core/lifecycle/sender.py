@@ -1,9 +1,8 @@
 """Moves calls from queues into the outboxes of replicas as soon as a replica can take them.
 
-Invariants: nothing waits while a replica of its backend could take it, unless its queue is braked, or it is delayed for
-a replica with its model (`preferences/delays`); a replica never has
-more unkeyed calls than its reported capacity, nor more keyed ones than its window. A completion sends the next calls
-immediately: nothing polls.
+Invariants: a call does not wait while a replica of its backend could take it, unless the queue is braked, or the call
+is delayed for a replica that has its model (`preferences/delays`); a replica never has more unkeyed calls than its
+reported capacity, nor more keyed ones than its window. A completion sends the next calls immediately: nothing polls.
 Owner: the scheduler.
 """
 

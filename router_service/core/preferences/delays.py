@@ -5,12 +5,12 @@ moment. With all permits in use, a call that does not wait for one causes loads 
 scheduling (Zaharia et al., 2010). How long it lasts is the answer to the ski rental problem: what waiting has cost is
 limited by what a load costs.
 Invariants: a call is delayed for at most the time of a load, counted from when it first was, and not once it has waited
-for half of the time that it may wait; but to its end if less time than a load is left until its deadline: where its
-model has to be loaded it would fail, after it had a permit, and another model its place. The permits that stay free
-meanwhile cost at most those of `LOADS` loads; then the oldest call is sent. A look at the queue delays at most
-`MAX_DELAYED` runs, and sends the next one. A call is delayed only if permits of the replica become free within half of
-the time of a load, as recent calls took; not if it has an SLO, or one that has waits behind it; nor if it is a copy for
-a shadow. Nothing is delayed while the time of a load is unknown.
+for half of the time that it may wait; but until its end if its deadline is nearer than the end of a load would be: it
+would take a permit, unload another model, and time out. The permits that stay free meanwhile cost at most those of
+`LOADS` loads; then the oldest call is sent. A look at the queue delays at most `MAX_DELAYED` runs, and sends the next
+one. A call is delayed only if permits of the replica become free within half of the time of a load, as recent calls
+took; not if it has an SLO, or if one with an SLO waits behind it; nor if it is a copy for a shadow. Nothing is delayed
+while the time of a load is unknown.
 Owner: the backend. The sender calls `begin` and `settle` before and after each look at the queue.
 """
 

@@ -176,11 +176,14 @@ async def test_an_identified_dispatch_to_a_replica_that_was_restarted_may_have_b
     earlier = format_token("r-1", "0" * 32, bytes(16))
     async with open_channel(replica.address) as channel:
         stub = slot_service_pb2_grpc.SlotServiceStub(channel)
-        for request_id, told in (("", ("REPLICA_GONE", Executed.NO)), ("pay-1", ("REPLICA_LOST", Executed.UNKNOWN))):
+        for request_id, expected in (
+            ("", ("REPLICA_GONE", Executed.NO)),
+            ("pay-1", ("REPLICA_LOST", Executed.UNKNOWN)),
+        ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.Dispatch(slot_service_pb2.DispatchRequest(token=earlier, request_id=request_id))
             failure = from_rpc_error(caught.value)
-            assert (failure.reason, failure.executed) == told
+            assert (failure.reason, failure.executed) == expected
 
 
 async def test_tokens_of_a_replica_that_was_restarted_are_gone(replica: RunningReplica, door: Door) -> None:
