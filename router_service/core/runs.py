@@ -341,7 +341,7 @@ class Sent:
     def part(self, run: RouterRun) -> Sent:
         """The slice has become smaller before a frame carried it: what remains of it is all of `run`."""
         part = Sent(run, 0, len(run.payloads), self.replica, self.owner_epoch, self.sent_at)
-        part.call_ns, part.is_cold = self.call_ns, self.is_cold
+        part.call_ns = self.call_ns
         run.cursor = part.count
         run.sents.append(part)
         if run.partition is not None:
