@@ -14,6 +14,8 @@ from typing import Any, Final, Self
 
 import httpx2
 
+from controller_service.shell.launchers.kubernetes.api import ClosesHandshakes
+
 Document = dict[str, Any]
 RETRY_S: Final = 0.2
 WATCH_S: Final = 30
@@ -42,6 +44,7 @@ class Api:
             timeout=10.0,
             limits=httpx2.Limits(max_connections=200, max_keepalive_connections=50),
             trust_env=False,
+            event_hooks={"request": [ClosesHandshakes.of_requests]},
         )
 
     async def __aenter__(self) -> Self:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -69,12 +69,37 @@ class ApiRefused(Exception):
         return is_conflict or self.code == HTTPStatus.TOO_MANY_REQUESTS or self.code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
+class ClosesHandshakes:
+    """Closes the connection of a request that is cancelled during the TLS handshake, which httpcore leaves open.
+
+    Use `ClosesHandshakes.of_requests` as a hook of the requests of a client.
+    """
+
+    __slots__ = ("_close",)
+
+    def __init__(self) -> None:
+        self._close: Callable[[], Awaitable[None]] | None = None
+
+    @classmethod
+    async def of_requests(cls, request: httpx2.Request) -> None:
+        """The hook: one connection at most is opened for a request at a time."""
+        request.extensions["trace"] = cls().trace
+
+    async def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """A step of the request, as httpcore reports it."""
+        if event == "connection.connect_tcp.complete":
+            self._close = info["return_value"].aclose
+        elif event == "connection.start_tls.failed" and self._close is not None:
+            await self._close()
+
+
 class PodApi:
     """Pods of a namespace, and those among them that have certain labels."""
 
     def __init__(self, client: httpx2.AsyncClient, namespace: str, selector: str) -> None:
         """`selector`: of labels, as `kubectl -l` takes it."""
         self.namespace = namespace
+        client.event_hooks = {"request": [ClosesHandshakes.of_requests]}
         self._client = client
         self._core = f"api/v1/namespaces/{namespace}"
         self._selector = selector

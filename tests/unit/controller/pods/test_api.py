@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from contextlib import aclosing, asynccontextmanager
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
 
 import httpx2
 import msgspec
@@ -13,6 +15,9 @@ from lightkube.core.exceptions import ConfigError
 
 from controller_service.shell.launchers.kubernetes import api as kubernetes
 from controller_service.shell.launchers.kubernetes.api import ApiAway, LogSilent, PodApi
+from tests.kube.rig.api import Api
+from tests.support.certificates import Authority
+from tests.support.wait import within
 
 pytestmark = pytest.mark.asyncio
 
@@ -93,3 +98,36 @@ async def test_credentials_that_cannot_be_read_are_no_answer(error: Exception) -
         with pytest.raises(ApiAway, match=type(error).__name__):
             async with aclosing(api.watch("1")) as events:
                 await anext(events)
+
+
+@pytest.mark.parametrize("of_the_rig", [False, True])
+async def test_a_request_that_is_cancelled_during_a_handshake_closes_its_connection(
+    tmp_path: Path, *, of_the_rig: bool
+) -> None:
+    """Else it stays open until it is collected as garbage."""
+    hello, ended = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        hello.set()
+        await reader.read()
+        ended.set()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server, AsyncExitStack() as stack:
+        url = "https://{}:{}".format(*server.sockets[0].getsockname())
+        request: Coroutine[None, None, object]
+        if of_the_rig:
+            request = (await stack.enter_async_context(Api(url, "", str(Authority(tmp_path).ca)))).get("/api")
+        else:
+            client = await stack.enter_async_context(httpx2.AsyncClient(base_url=url, trust_env=False))
+            request = PodApi(client, "mesh", "").get("pod")
+        task = asyncio.ensure_future(request)
+        await within(hello.wait(), what="the client's hello")
+        gc.disable()
+        try:
+            task.cancel()
+            await asyncio.wait([task])
+            await within(ended.wait(), what="the end of the connection")
+        finally:
+            gc.enable()
