@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller_service.core.partition_owners import NO_OWNER, Incarnation, PartitionOwnership
-from controller_service.core.roster import NO_ROSTER, DepartedIncarnation, IncarnationRoster, ListedIncarnation
+from controller_service.core.roster import (
+    NO_ROSTER,
+    DepartedIncarnation,
+    IncarnationRoster,
+    LeaderTerm,
+    ListedIncarnation,
+)
 from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.model import Backend, GrpcServices, Prospect, TrafficPolicy
 from slotmesh.spec.tenants import TenantLimits
@@ -62,6 +68,8 @@ class AnnouncedTable:
     roster: IncarnationRoster = NO_ROSTER
     term_id: str = ""
     """Of the term in which it is announced."""
+    terms: tuple[LeaderTerm, ...] = ()
+    """Those from which it follows, this one last."""
 
 
 MOST_MOVED: Final = PARTITIONS // 4

@@ -67,12 +67,14 @@ def mark_of(chosen_id: str, key: str) -> str:
 
 def roster_to_wire(version: RosterVersion, mark: str = "") -> router_service_pb2.RosterVersion:
     """A roster, as it is announced to a client."""
-    return router_service_pb2.RosterVersion(generation=version.generation + mark, revision=version.revision)
+    return router_service_pb2.RosterVersion(
+        generation=version.generation + mark, revision=version.revision, term_id=version.term_id
+    )
 
 
 def roster_from_wire(wire: router_service_pb2.RosterVersion, mark: str = "") -> RosterVersion:
     """A roster that a client acknowledges."""
-    return RosterVersion(wire.generation.removesuffix(mark), wire.revision)
+    return RosterVersion(wire.generation.removesuffix(mark), wire.revision, wire.term_id)
 
 
 def first_roster_of(batch: router_service_pb2.CallBatch, mark: str = "") -> RosterVersion | None:

@@ -12,7 +12,14 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from router_service.core.rosters import KnownDeparture, KnownGeneration, ReplicaKey, RosterVersion, TableRoster
+from router_service.core.rosters import (
+    KnownDeparture,
+    KnownGeneration,
+    KnownTerm,
+    ReplicaKey,
+    RosterVersion,
+    TableRoster,
+)
 from router_service.core.routing_table import (
     NO_OWNERS,
     UNOWNED,
@@ -61,10 +68,11 @@ def described(
 def roster_from_wire(wire: membership_service_pb2.RoutingTable) -> TableRoster:
     """The roster of a table, or of its first part."""
     return TableRoster(
-        RosterVersion(wire.generation, wire.roster_revision),
+        RosterVersion(wire.generation, wire.roster_revision, wire.term_id),
         tuple(departures_from_wire(wire.departed)),
         wire.departed_since,
         tuple(KnownGeneration(each.generation, each.revision, each.departed_since) for each in wire.covers),
+        tuple(KnownTerm(each.term_id, each.first_revision) for each in wire.terms),
     )
 
 

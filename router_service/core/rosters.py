@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from slotmesh.calls.id_ranges import Range
@@ -24,6 +25,15 @@ class RosterVersion(NamedTuple):
 
     generation: str
     revision: int
+    term_id: str = ""
+    """Of the table of which it is the roster; empty if unknown, as from clients that do not return it."""
+
+
+class KnownTerm(NamedTuple):
+    """A start of a controller from whose tables the present one follows."""
+
+    term_id: str
+    first_revision: int
 
 
 class KnownDeparture(NamedTuple):
@@ -54,11 +64,16 @@ class TableRoster:
     """Of its own generation: departures at this revision and before may be forgotten."""
     covers: tuple[KnownGeneration, ...] = ()
     """Generations before its own, oldest first."""
+    terms: tuple[KnownTerm, ...] = ()
+    """Of its own generation, oldest first; earlier ones are forgotten. Empty if they are unknown."""
 
     def covers_all(self, versions: Iterable[RosterVersion]) -> bool:
         """Whether every replica of each of these rosters is in the table, or known to have departed."""
         known = {each.generation: each.revision for each in self._generations()}
-        return all(version.revision <= known.get(version.generation, -1) for version in versions)
+        return all(
+            version.revision <= known.get(version.generation, -1) and self._follows_from(version)
+            for version in versions
+        )
 
     def lost_since(self, first: RosterVersion | None) -> str:
         """A departed replica, which cannot be asked, that could have executed a call first sent under this roster.
@@ -84,10 +99,20 @@ class TableRoster:
                 return key[0]
         return ""
 
+    def _follows_from(self, version: RosterVersion) -> bool:
+        """False if the version is of a term that this table's controller never had: its state is an older copy."""
+        if version.generation != self.version.generation or not version.term_id or not self.terms:
+            return True
+        ends = [*(each.first_revision for each in self.terms[1:]), inf]
+        for term, end in zip(self.terms, ends, strict=True):
+            if term.term_id == version.term_id:
+                return version.revision < end
+        return version.revision < self.terms[0].first_revision
+
     def _generations(self) -> Iterator[KnownGeneration]:
         """All of which anything is known, oldest first."""
         yield from self.covers
-        yield KnownGeneration(*self.version, self.departed_since)
+        yield KnownGeneration(self.version.generation, self.version.revision, self.departed_since)
 
 
 NO_ROSTER = TableRoster(RosterVersion("", 0))

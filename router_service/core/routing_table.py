@@ -346,9 +346,9 @@ def _backend(backends: Mapping[str, BackendRoute], delta: BackendDelta) -> Backe
 def _roster(before: TableRoster, delta: TableDelta) -> TableRoster:
     if not 0 <= delta.forgotten_departures <= len(before.departed):
         raise DeltaMismatch(f"{delta.forgotten_departures} of {len(before.departed)} departures cannot be forgotten")
-    version = RosterVersion(delta.generation, delta.roster_revision)
+    version = RosterVersion(delta.generation, delta.roster_revision, before.version.term_id)
     is_same = version == before.version and delta.departed_since == before.departed_since
     if is_same and not delta.forgotten_departures and not delta.departed:
         return before
     departed = (*before.departed[delta.forgotten_departures :], *delta.departed)
-    return TableRoster(version, departed, delta.departed_since, before.covers)
+    return TableRoster(version, departed, delta.departed_since, before.covers, before.terms)

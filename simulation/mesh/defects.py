@@ -50,6 +50,13 @@ _ROUTER: Final = (
         ),
     ),
     _defect(
+        "terms_ignored",
+        "a router takes the table of a state file that was put back for one that covers what the newer had announced",
+        ONCE,
+        "older_state_file",
+        ("router_service.core.rosters:TableRoster.covers_all", "self._follows_from(version)", "True"),
+    ),
+    _defect(
         "join_unacknowledged",
         "replicas that join get calls before the clients have acknowledged a roster with them",
         ONCE,

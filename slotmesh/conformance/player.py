@@ -302,7 +302,7 @@ class _Player:
                 frame = arguments.get("frame", rules.frames_sent)
                 await self._until(lambda: rules.acked >= frame, timeout_s, f"frame {frame} is acknowledged")
             case "roster_acked":
-                version = arguments["generation"], arguments["revision"]
+                version = (arguments["generation"], arguments.get("term_id", "")), arguments["revision"]
                 acknowledged = f"roster {version} is acknowledged"
                 await self._until(lambda: rules.rosters.acknowledged == version, timeout_s, acknowledged)
             case "heartbeats":

@@ -10,20 +10,22 @@ from dataclasses import dataclass, field
 
 from slotmesh.v1 import router_service_pb2
 
-Version = tuple[str, int]
-"""Generation and revision."""
+Lineage = tuple[str, str]
+"""Generation and term."""
+Version = tuple[Lineage, int]
+"""Lineage and revision."""
 
 
 def version_of(wire: router_service_pb2.RosterVersion) -> Version:
-    return wire.generation, wire.revision
+    return (wire.generation, wire.term_id), wire.revision
 
 
 @dataclass(slots=True)
 class AcknowledgedRosters:
     """The rosters that a client has acknowledged on all of its streams."""
 
-    revisions: dict[str, int] = field(default_factory=dict)
-    """The highest of each generation, since nothing was unanswered at an opening; the newest generation at the end."""
+    revisions: dict[Lineage, int] = field(default_factory=dict)
+    """The highest of each lineage, since nothing was unanswered at an opening; the newest lineage at the end."""
     newest: Version | None = None
     first: dict[str, Version | None] = field(default_factory=dict)
     """By call: the newest one when it was sent for the first time."""
@@ -45,7 +47,7 @@ class RosterRules:
             self._known.revisions.clear()
         listed = dict(map(version_of, frame.rosters))
         if len(listed) != len(frame.rosters):
-            self._breach("R8", f"open.rosters has a generation twice: {list(map(version_of, frame.rosters))}")
+            self._breach("R8", f"open.rosters has a generation and term twice: {list(map(version_of, frame.rosters))}")
         if listed != self._known.revisions:
             self._breach("R8", f"open.rosters is {listed}, and {self._known.revisions} were acknowledged")
 
@@ -56,14 +58,14 @@ class RosterRules:
 
     def roster(self, wire: router_service_pb2.RosterVersion, *, is_newest_stream: bool) -> None:
         """The client acknowledges a roster."""
-        generation, revision = version = version_of(wire)
+        lineage, revision = version = version_of(wire)
         if version not in self._named:
             self._breach("R2", f"roster {version} is acknowledged, and was not named on this stream")
         if not is_newest_stream:
             self._breach("R2", f"roster {version} is acknowledged on a stream that the session has left")
-        known = self._known.revisions.pop(generation, revision)
-        self._known.revisions[generation] = max(known, revision)
-        self._known.newest = generation, max(known, revision)
+        known = self._known.revisions.pop(lineage, revision)
+        self._known.revisions[lineage] = max(known, revision)
+        self._known.newest = lineage, max(known, revision)
         self.acknowledged = version
         self._is_due = False
 

@@ -89,8 +89,8 @@ MAX_STOP_GENERATIONS: Final = 16
 or come back from replicas."""
 
 MAX_ROSTERS: Final = 64
-"""Rosters that a client names when it opens a stream: one of each generation, of which there is a new one only where a
-controller that does not remember has started."""
+"""Rosters that a client names when it opens a stream: one of each generation and term, of which there is a new one
+only where a controller has started."""
 
 MAX_METHODS: Final = 1_024
 """Names of a handler's methods that a replica reports to a router; more are left out."""

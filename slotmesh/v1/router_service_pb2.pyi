@@ -546,6 +546,7 @@ class RosterVersion(_message.Message):
 
     GENERATION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    TERM_ID_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """The generation of the routing table that first contained this set of replicas. Opaque to a client: for an
     authenticated caller it ends with a mark of the session's owner, so that the session is not resumed under another
@@ -553,15 +554,21 @@ class RosterVersion(_message.Message):
     """
     revision: _builtins.int
     """Its revision."""
+    term_id: _builtins.str
+    """The term in which the router's table was announced; empty if the router does not know. A client returns it: a
+    router whose table does not follow from this term, as an older copy of the controller's state was put back, does
+    not report a call as not executed.
+    """
     def __init__(
         self,
         *,
         generation: _builtins.str = ...,
         revision: _builtins.int = ...,
+        term_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "revision", b"revision", "term_id", b"term_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -611,7 +618,7 @@ class OpenStream(_message.Message):
     @_builtins.property
     def rosters(self) -> _containers.RepeatedCompositeFieldContainer[Global___RosterVersion]:
         """With an epoch above 1: the rosters that the client has acknowledged on any connection since it sent the oldest of
-        `unanswered`, for each generation the one with the highest revision, at most 64. The router reports a call as not
+        `unanswered`, for each generation and term the one with the highest revision, at most 64. The router reports a call as not
         executed only if it knows all replicas of these rosters, and their fate. If one of them was announced to another
         identity, the stream ends with UNAUTHENTICATED, executed unknown.
         """

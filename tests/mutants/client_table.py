@@ -50,8 +50,8 @@ CLIENT: Final = (
     mutant(
         "the mark of another identity is taken off a call's first roster",
         "router_service",
-        "return RosterVersion(wire.generation.removesuffix(mark), wire.revision)",
-        'return RosterVersion(wire.generation.partition("@")[0], wire.revision)',
+        "return RosterVersion(wire.generation.removesuffix(mark), wire.revision, wire.term_id)",
+        'return RosterVersion(wire.generation.partition("@")[0], wire.revision, wire.term_id)',
         _IDENTITY,
     ),
     mutant(

@@ -164,6 +164,44 @@ _BOOKS: Final = (
     ),
 )
 
+_TERMS: Final = (
+    mutant(
+        "a roster of a term that the table's controller never had is covered",
+        ROUTER,
+        "        return version.revision < self.terms[0].first_revision",
+        "        return True",
+        "tests/unit/router/replicas/test_rosters.py",
+    ),
+    mutant(
+        "a roster that its term announced after the copy was made is covered",
+        ROUTER,
+        "return version.revision < end",
+        "return version.revision <= end",
+        "tests/unit/router/replicas/test_rosters.py",
+    ),
+    mutant(
+        "a delta forgets the terms of its table",
+        ROUTER,
+        "delta.departed_since, before.covers, before.terms)",
+        "delta.departed_since, before.covers)",
+        "tests/properties/test_table_deltas.py",
+    ),
+    mutant(
+        "a client that does not return the term of a roster stays suspended",
+        ROUTER,
+        "self._numbers.get(event.version[:2], 0)",
+        "self._numbers.get(event.version[:2], 0) if event.version in [self._topology.table.roster.version] else 0",
+        "tests/unit/router/features/test_sessions_rosters.py",
+    ),
+    mutant(
+        "a client states one roster for all terms of a generation",
+        CLIENT,
+        "key = version.generation, version.term_id",
+        'key = version.generation, ""',
+        "tests/unit/client/test_resend.py",
+    ),
+)
+
 _TAUTOLOGIES: Final = (
     mutant(
         "calls that are lost with their replica are no warning",
@@ -181,4 +219,4 @@ _TAUTOLOGIES: Final = (
     ),
 )
 
-SEEDS: Final = (*_SECOND_OF_SEVERAL, *_EXACT_EDGES, *_IDENTITIES, *_BOOKS, *_TAUTOLOGIES)
+SEEDS: Final = (*_SECOND_OF_SEVERAL, *_EXACT_EDGES, *_IDENTITIES, *_BOOKS, *_TERMS, *_TAUTOLOGIES)

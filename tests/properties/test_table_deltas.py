@@ -19,7 +19,7 @@ from controller_service.core.observed.member_messages import Hello, ObservedRepo
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
 from controller_service.core.partition_owners import Incarnation, ownership_of
 from controller_service.core.reconciling.routes import RosterListing, RouteBuilder
-from controller_service.core.roster import CoveredTables
+from controller_service.core.roster import CoveredTables, LeaderTerm
 from controller_service.core.routing import AnnouncedTable
 from controller_service.shell.members.tables import TableBoard, TableFeed
 from router_service import convert
@@ -43,6 +43,7 @@ BACKENDS = ("v1", "v2", "v3")
 ENDPOINTS = ("e", "f")
 REPLICAS = ("a", "b", "c", "d")
 LIVES = ("1", "2")
+TERMS = (LeaderTerm("t1", 1), LeaderTerm("t2", 2))
 
 
 class Reader:
@@ -250,7 +251,12 @@ class World(RuleBasedStateMachine):
         )
         self.change(ChangeSet(put_roster=roster))
         table = AnnouncedTable(
-            generation="g", revision=self.desired.revision, routes=routes, roster=self.desired.roster
+            generation="g",
+            revision=self.desired.revision,
+            routes=routes,
+            roster=self.desired.roster,
+            term_id=TERMS[-1].term_id,
+            terms=TERMS,
         )
         self.tables.append(table)
         self.board.post(table)

@@ -272,6 +272,7 @@ class ReconcileLoop:
                 routes=routes,
                 roster=desired.roster,
                 term_id=desired.term_id,
+                terms=desired.terms,
             )
         )
         self._done(Key(Concern.TABLE), None)

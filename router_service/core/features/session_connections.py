@@ -15,7 +15,7 @@ from router_service.core.events import RosterAcknowledged
 from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.intake import HOLD_S, Availability, RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.rosters import RosterVersion, SessionConnection
+from router_service.core.rosters import SessionConnection
 from router_service.core.run_states import RunEvent
 from router_service.core.runs import Caller, RouterRun, Sent
 
@@ -42,8 +42,8 @@ class Acknowledgements(Feature):
         self._suspended = intake.suspended
         self._availability = availability
         self._connected: dict[SessionConnection, Caller] = {}
-        self._numbers: dict[RosterVersion, int] = {}
-        """Rosters of this router, numbered as they came."""
+        self._numbers: dict[tuple[str, int], int] = {}
+        """Rosters of this router, numbered as they came, by generation and revision: clients may omit the term."""
         self._newest = 0
         """Number of the newest roster."""
         self._joined = 0
@@ -80,7 +80,7 @@ class Acknowledgements(Feature):
         session = event.caller.session
         if session is None:
             return
-        number = self._numbers.get(event.version, 0)
+        number = self._numbers.get(event.version[:2], 0)
         if number <= session.acknowledged:
             return
         session.acknowledged = number
@@ -98,11 +98,11 @@ class Acknowledgements(Feature):
         """There is a new table, perhaps with a new roster."""
         version = self._topology.table.roster.version
         joining = [replica for replica in self._topology.replicas.values() if replica.is_joining]
-        if version in self._numbers and all(replica in self._joining for replica in joining):
+        if version[:2] in self._numbers and all(replica in self._joining for replica in joining):
             return
         self._newest += 1
-        self._numbers.pop(version, None)
-        self._numbers[version] = self._newest
+        self._numbers.pop(version[:2], None)
+        self._numbers[version[:2]] = self._newest
         if len(self._numbers) > MAX_NAMED:
             del self._numbers[next(iter(self._numbers))]
         step.commands += [NameRoster(caller, version) for caller in self._connected.values()]

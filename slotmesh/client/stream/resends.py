@@ -24,21 +24,22 @@ class Rosters:
     """The versions of the roster that the client has acknowledged: the next router needs them to find unanswered calls.
 
     Invariant: an acknowledged version is stated to every later router while a call is unanswered that was sent under
-    it; of each generation the highest revision.
+    it; of each generation and term the highest revision.
     """
 
     __slots__ = ("_known", "newest")
 
     def __init__(self) -> None:
-        self._known: dict[str, router_service_pb2.RosterVersion] = {}
-        """By generation, the last acknowledged one at the end."""
+        self._known: dict[tuple[str, str], router_service_pb2.RosterVersion] = {}
+        """By generation and term, the last acknowledged one at the end."""
         self.newest: router_service_pb2.RosterVersion | None = None
-        """Of the generation that was acknowledged last."""
+        """Of the generation and term that were acknowledged last."""
 
     def acknowledge(self, version: router_service_pb2.RosterVersion) -> None:
         """Records a version that this client acknowledges to its router."""
-        known = self._known.pop(version.generation, version)
-        self.newest = self._known[version.generation] = known if known.revision > version.revision else version
+        key = version.generation, version.term_id
+        known = self._known.pop(key, version)
+        self.newest = self._known[key] = known if known.revision > version.revision else version
         if len(self._known) > MAX_ROSTERS:
             del self._known[next(iter(self._known))]  # the router treats calls that were sent under it as unknown
 

@@ -938,6 +938,7 @@ class RoutingTable(_message.Message):
     COVERS_FIELD_NUMBER: _builtins.int
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
     TERM_ID_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """Identity of the store in which the revision is counted."""
     revision: _builtins.int
@@ -978,6 +979,12 @@ class RoutingTable(_message.Message):
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionAssignment]:
         """Owners of partitions, to which endpoints refer by `assignment`."""
 
+    @_builtins.property
+    def terms(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaderTerm]:
+        """The terms of this generation from which the table follows, oldest first, at most the newest 256; the last one is
+        `term_id`. A delta does not change them. Empty from a controller of an earlier version.
+        """
+
     def __init__(
         self,
         *,
@@ -993,14 +1000,41 @@ class RoutingTable(_message.Message):
         covers: _abc.Iterable[Global___CoveredGeneration] | None = ...,
         assignments: _abc.Iterable[Global___PartitionAssignment] | None = ...,
         term_id: _builtins.str = ...,
+        terms: _abc.Iterable[Global___LeaderTerm] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "backends", b"backends", "covers", b"covers", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "generation", b"generation", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses", "router_token_addresses", b"router_token_addresses", "term_id", b"term_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "backends", b"backends", "covers", b"covers", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "generation", b"generation", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses", "router_token_addresses", b"router_token_addresses", "term_id", b"term_id", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoutingTable: _TypeAlias = RoutingTable  # noqa: Y015
+
+@_typing.final
+class LeaderTerm(_message.Message):
+    """The start of a controller that leads."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TERM_ID_FIELD_NUMBER: _builtins.int
+    FIRST_REVISION_FIELD_NUMBER: _builtins.int
+    term_id: _builtins.str
+    """As `term_id` of a routing table."""
+    first_revision: _builtins.int
+    """The revision with which it began."""
+    def __init__(
+        self,
+        *,
+        term_id: _builtins.str = ...,
+        first_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_revision", b"first_revision", "term_id", b"term_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaderTerm: _TypeAlias = LeaderTerm  # noqa: Y015
 
 @_typing.final
 class RoutingTableDelta(_message.Message):

@@ -39,11 +39,12 @@ def both_own(table: membership_service_pb2.RoutingTable) -> bool:
 
 
 def content(table: membership_service_pb2.RoutingTable) -> bytes:
-    """All but revision and term of the table, which each start takes, and routers and ranks, which are not stored."""
+    """All but revision and terms of the table, which each start takes, and routers and ranks, which are not stored."""
     copy = membership_service_pb2.RoutingTable()
     copy.CopyFrom(table)
     copy.revision = 0
     copy.ClearField("term_id")
+    copy.ClearField("terms")
     del copy.router_addresses[:]
     for replica in (each for backend in copy.backends for each in backend.replicas):
         replica.ClearField("rank")

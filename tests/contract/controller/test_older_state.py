@@ -222,6 +222,8 @@ async def test_the_newest_file_goes_on_after_each_kind_of_restart(tmp_path: Path
                 original.router.brings = table
                 assert not await newer_members(again)
                 assert table.term_id != before.term_id
+                assert [it.term_id for it in table.terms[-2:]] == [before.term_id, table.term_id]
+                assert before.revision < table.terms[-1].first_revision <= table.revision
                 assert epochs(table, "e") == epochs(before, "e")
 
 

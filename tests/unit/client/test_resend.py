@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from slotmesh.client.calls.outbox import FRAME_CALLS, LargeCalls
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.client.stream.resends import Resends
+from slotmesh.client.stream.resends import Resends, Rosters
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
+from slotmesh.v1.router_service_pb2 import RosterVersion
 from tests.unit.client.parts import NONE_LARGE, make_part
 
 PLENTY = 10**9
@@ -83,3 +84,13 @@ def test_options_that_differ_from_call_to_call_fill_a_frame_too() -> None:
         pending.add(part)
     resends = Resends(pending.parts())
     assert [len(taken(resends)) for _ in range(2)] == [4, 2]
+
+
+def test_of_each_generation_and_term_the_newest_roster_is_stated() -> None:
+    rosters = Rosters()
+    for generation, revision, term in (("g", 3, "t"), ("g", 5, "t"), ("g", 4, "t"), ("g", 6, "u"), ("h", 1, "u")):
+        rosters.acknowledge(RosterVersion(generation=generation, revision=revision, term_id=term))
+    stated = rosters.at_opening(is_resuming=True)
+    assert [(it.generation, it.revision, it.term_id) for it in stated] == [("g", 5, "t"), ("g", 6, "u"), ("h", 1, "u")]
+    assert rosters.newest == stated[-1]
+    assert not rosters.at_opening(is_resuming=False)

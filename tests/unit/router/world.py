@@ -38,7 +38,7 @@ from router_service.core.events import (
 from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.rosters import FoundCalls, KnownDeparture, RosterVersion, SessionConnection
+from router_service.core.rosters import FoundCalls, KnownDeparture, KnownTerm, RosterVersion, SessionConnection
 from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from router_service.core.tenants import DEFAULT_TENANTS, TenantSettings
@@ -65,6 +65,8 @@ class World:
     """Addresses in the table. This router's is `me`."""
     ranks: Mapping[str, int] = MappingProxyType({})
     """Of the replicas that have one."""
+    terms: Sequence[KnownTerm] = ()
+    """From which the table follows."""
     targets: Sequence[str] = ()
     """The replicas of the newest broadcast."""
     load_reports = 0

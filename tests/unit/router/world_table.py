@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from router_service.core.rosters import KnownDeparture, RosterVersion, TableRoster
+from router_service.core.rosters import KnownDeparture, TableRoster
 from router_service.core.routing_table import BackendRoute, EndpointRoute, PartitionOwners, ReplicaRoute, RoutingTable
 from slotmesh.calls.key_hash import PARTITIONS, partition_of
 from slotmesh.spec.model import Backend, Prospect
@@ -19,10 +19,10 @@ def next_roster(world: World, revision: int) -> TableRoster:
     """The roster of the table that comes; replicas that have left since the one before have departed."""
     listed = {name for names in world.backends.values() for name in names}
     if listed != world.listed:
-        world.roster = RosterVersion(world.roster.generation, revision)
+        world.roster = world.roster._replace(revision=revision)
         world.departed += [KnownDeparture((each, "life"), world.roster) for each in sorted(world.listed - listed)]
         world.listed = listed
-    return TableRoster(world.roster, tuple(world.departed))
+    return TableRoster(world.roster, tuple(world.departed), terms=tuple(world.terms))
 
 
 def routing_table(world: World, revision: int) -> RoutingTable:

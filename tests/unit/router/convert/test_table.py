@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from router_service.core.rosters import KnownDeparture, KnownGeneration, RosterVersion, TableRoster
+from router_service.core.rosters import KnownDeparture, KnownGeneration, KnownTerm, RosterVersion, TableRoster
 from router_service.core.routing_table import RoutingTable
 from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.model import Backend, Prospect
@@ -47,11 +47,15 @@ def test_a_table_says_who_has_departed_and_what_it_covers() -> None:
     wire.departed.add(replica_id="r", incarnation="life", generation="old", revision=4)
     wire.covers.add(generation="old", revision=5, departed_since=2)
     wire.departed_since = 1
+    wire.term_id = "t2"
+    wire.terms.add(term_id="t1", first_revision=1)
+    wire.terms.add(term_id="t2", first_revision=6)
     assert table_from_wire(wire).roster == TableRoster(
-        RosterVersion("g", 7),
+        RosterVersion("g", 7, "t2"),
         (KnownDeparture(("r", "life"), RosterVersion("old", 4)),),
         1,
         (KnownGeneration("old", 5, 2),),
+        (KnownTerm("t1", 1), KnownTerm("t2", 6)),
     )
 
 

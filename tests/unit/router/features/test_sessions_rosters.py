@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from router_service.core.features.session_resumption import PATIENCE_S
-from router_service.core.rosters import RosterVersion
+from router_service.core.rosters import KnownTerm, RosterVersion
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.moving_sessions import asked, pair
 from tests.unit.router.world import World
@@ -76,3 +76,31 @@ def test_a_roster_that_the_client_did_not_name_must_be_covered_too() -> None:
     world.reconcile("r1", client)
     world.reconcile("r2", client)
     assert world.outcomes == {1: Reason.ROUTER_LOST}
+
+
+def test_what_a_state_file_that_was_put_back_does_not_know_is_unknown() -> None:
+    world = pair()
+    roster = world.roster
+    newer = RosterVersion(roster.generation, roster.revision, "of the newest state")
+    world.roster = roster._replace(term_id="of the older state")
+    world.terms = (KnownTerm(world.roster.term_id, 1),)
+    world.push()
+    client = world.connect(2, (1, 1), rosters=[newer])
+    world.resend([1], by=client, first_roster=newer)
+    world.reconcile("r1", client)
+    world.reconcile("r2", client)
+    assert not world.outcomes
+    world.at(PATIENCE_S)
+    assert world.outcomes == {1: Reason.ROUTER_LOST}
+    assert world.failures[1].executed is Executed.UNKNOWN
+
+
+def test_a_client_may_acknowledge_a_roster_without_its_term() -> None:
+    world = World({"b": ["r1"]}, slots=100)
+    world.roster = world.roster._replace(term_id="t")
+    world.push()
+    client = world.connect(1, acknowledges=False)
+    world.submit([1], by=client)
+    assert not world.got("r1")
+    world.acknowledge(client, world.roster._replace(term_id=""))
+    assert world.got("r1") == [1]
