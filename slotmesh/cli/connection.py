@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf.message_factory import GetMessageClass
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from slotmesh.cli.console import CommandFailed, looks
@@ -26,6 +25,7 @@ from slotmesh.discovery.targets import parse_targets
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.security.identity import SERVERS, Role
 from slotmesh.status import from_rpc_error, to_exception
+from slotmesh.transport.connection_problems import connection_problem
 from slotmesh.transport.name_lookups import LookupFailed, NameLookups
 from slotmesh.units import join_host_port
 from slotmesh.v1 import controller_service_pb2, info_service_pb2, router_service_pb2, tap_service_pb2
@@ -34,8 +34,6 @@ from slotmesh.version import VERSION
 
 CONNECT_TIMEOUT_S: Final = 5.0
 """How long a server may take to answer at all."""
-
-_DETAILS_TIMEOUT_S: Final = 1.0
 
 RPCS: Final = {
     rpc.input_type.full_name: rpc
@@ -73,18 +71,18 @@ class Peer:
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[grpc.aio.Channel]:
         """A channel that is connected. Raises CommandFailed where nothing answers, or certificates do not allow it."""
-        problem = ""
+        problem = None
         for address, host in await resolved([self.address], self.kind):
             for role in self._roles:
                 async with dialer().open(address, role, host=host) as channel:
                     if await _is_reached(channel):
                         yield channel
                         return
-                    problem = dialer().problem(await _details(channel), role) or ""
-                    if not problem:
+                    problem = await connection_problem(channel, address, dialer(), role)
+                    if problem is None:
                         break
-        if problem:
-            raise CommandFailed(f"no connection to {self.kind} {self.address}: {problem}")
+        if problem is not None:
+            raise CommandFailed(f"no connection to {self.kind} {self.address}: {problem.text}")
         raise self._unanswered()
 
     async def ask(self, request: Any, timeout_s: float) -> Any:
@@ -191,16 +189,6 @@ class NotOffered(CommandFailed):
             f"the {kind} at {peer.address} runs slotmesh {info.version}, which does not have what this command asks"
             f" for; the command is of slotmesh {VERSION}: upgrade the {kind}, or use the command of its version"
         )
-
-
-async def _details(channel: grpc.aio.Channel) -> str:
-    """The description that gRPC gives of a failed connection attempt."""
-    health: Any = health_pb2_grpc.HealthStub(channel)
-    try:
-        await health.Check(health_pb2.HealthCheckRequest(), timeout=_DETAILS_TIMEOUT_S)
-    except grpc.RpcError as error:
-        return error.details() or ""
-    return ""
 
 
 async def _is_reached(channel: grpc.aio.Channel) -> bool:

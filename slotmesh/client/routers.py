@@ -19,10 +19,11 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from slotmesh.client.diagnoses import Diagnoses
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
+from slotmesh.security.handshakes import ConnectionProblem
 from slotmesh.security.identity import Role
 from slotmesh.status import from_rpc_error, has_details, is_unknown_there, to_exception
 from slotmesh.streams.spliced_frames import Paths, cut
@@ -48,9 +49,6 @@ _LAST_RPCS_S: Final = 60.0
 
 _OLD_CHANNEL_GRACE_S: Final = 5.0
 """The time left to unary calls on a connection that was given up."""
-
-_PROBE: Final = health_pb2.HealthCheckRequest()
-_PROBE_S: Final = 0.5
 
 _State = grpc.ChannelConnectivity
 
@@ -92,6 +90,7 @@ class Routers:
         """
         self.dialer = dialer
         self._is_spread = is_spread
+        self._diagnoses = Diagnoses(dialer)
         self._servers = ServerAddresses.of(addresses)
         self._stop_listening = self._servers.listen(self._drop_unknown)
         self._followed: tuple[str, ...] = ()
@@ -106,6 +105,8 @@ class Routers:
         """Makes the order of this client one of its own."""
         self._ranked: tuple[tuple[str, ...], list[str]] = (), []
         """Those that are given, and in the order of this client."""
+        self.was_reached = False
+        """Whether there has been a connection to a router."""
         self._searches, self._picks = count(), count()
         """Turns of streams, and of rpcs of their own: were they one, two routers could get a kind each."""
 
@@ -137,7 +138,8 @@ class Routers:
             self._followed = named
 
     def learn(self, addresses: Iterable[str]) -> None:
-        """A router has named the others. Names that are no addresses are ignored."""
+        """A router has answered, and named the others. Names that are no addresses are ignored."""
+        self.was_reached = True
         named = tuple(dict.fromkeys(address for address in list(addresses)[:MAX_LEARNED] if is_host_port(address)))
         if named:
             self._learned = named
@@ -226,32 +228,29 @@ class Routers:
             if state in hopeless:
                 raise ConnectionError(f"no connection to {address}")
             await channel.wait_for_state_change(state)
+        self.was_reached = True
 
-    async def handshake_problem(self, address: str) -> str:
-        """Why no connection to this router could be made, if certificates are the reason; else empty."""
-        if self.is_connected(address):
-            return ""
-        try:
-            health: Any = health_pb2_grpc.HealthStub(self._channel(address).get())
-            await health.Check(_PROBE, timeout=_PROBE_S)
-        except grpc.RpcError as error:
-            return self.dialer.problem(error.details() or "", Role.ROUTER) or ""
-        return ""
+    async def problem(self, address: str, *, waits: bool) -> ConnectionProblem | None:
+        """Why there is no connection to this router; None if that is not known, or there is one.
 
-    def unreachable(self, patience_s: float, problem: str = "") -> Failure:
-        """The failure of calls for which none was reached in this time."""
-        why = f" ({problem})" if problem else ""
+        `waits`: for an attempt to connect that has no result yet.
+        """
+        channel = self.channel(address)
+        if self.is_connected(address) or not (waits or channel.get_state() is _State.TRANSIENT_FAILURE):
+            return None
+        return await self._diagnoses.of(address, channel)
+
+    def unreachable(self, patience_s: float, why: str = "", *, problem: ConnectionProblem | None = None) -> Failure:
+        """The failure of calls for which none was reached in this time. Of the causes `problem` has the way out."""
         if not self.given:
             message = f"no router was found within {patience_s:g} s: {self._servers.problem}"
             return Failure(reason=Reason.ROUTER_LOST, message=message, executed=Executed.NO)
         where = ", ".join(self.given[:MAX_SHOWN]) + (", …" if len(self.given) > MAX_SHOWN else "")
         if self._servers.are_resolved:
             where = f"{self._servers.text} ({where})"
-        return Failure(
-            reason=Reason.ROUTER_LOST,
-            message=f"no router answered at {where} within {patience_s:g} s{why}; start one there, or "
-            "give connect() the address of one",
-        )
+        why = f": {problem.text}" if problem else f"{why and f' ({why})'}; start one there, or {_GIVE_ONE}"
+        message = f"no router answered at {where} within {patience_s:g} s{why}"
+        return Failure(reason=Reason.ROUTER_LOST, message=message)
 
     def renew(self, address: str) -> None:
         """Replaces a silent connection: the next stream uses a new one."""
@@ -263,6 +262,7 @@ class Routers:
     async def aclose(self) -> None:
         """Closes all connections."""
         self._stop_listening()
+        await self._diagnoses.aclose()
         channels = [*self._channels.values(), *self._dropped]
         self._channels.clear()
         self._dropped.clear()
@@ -304,6 +304,7 @@ class Routers:
             self._dropped.append(channel)
 
 
+_GIVE_ONE: Final = "give connect() the address of one"
 _UNSENT: Final = "failed to connect to all addresses"
 """The transport's words for an rpc that no connection was found for."""
 
@@ -321,14 +322,20 @@ def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str 
         failure = replace(failure, reason=Reason.ROUTER_LOST, message=message, code=None)
     if failure.reason is Reason.ROUTER_LOST:
         executed = Executed.NO if failure.message.startswith(_UNSENT) else failure.executed
-        return replace(failure, executed=executed, message=dialer.explained(failure.message, Role.ROUTER))
+        problem = dialer.problem(failure.message, Role.ROUTER)
+        message = failure.message if problem is None else _unconnected(address, problem)
+        return replace(failure, executed=executed, message=message)
     if failure.reason is not Reason.NOT_IMPLEMENTED or not is_unknown_there(error):
         return failure
     message = (
         f"what answers at {address} is not a router: it does not know slotmesh.v1.{service} ({failure.message});"
-        " give connect() the address of one"
+        f" {_GIVE_ONE}"
     )
     return replace(failure, message=message)
+
+
+def _unconnected(address: str, problem: ConnectionProblem) -> str:
+    return f"no connection to the router at {address}: {problem.text}"
 
 
 def is_cancelled_here() -> bool:
@@ -376,6 +383,8 @@ class DescribedEndpoints:
                 failure = refusal_of(error, address, self._routers.dialer)
                 if failure.reason is Reason.NOT_IMPLEMENTED:
                     break
+                if problem := await self._routers.problem(address, waits=False):
+                    failure = replace(failure, message=_unconnected(address, problem))
             else:
                 found = {each.name: tuple(each.methods) for each in response.endpoints}
                 if not endpoint:

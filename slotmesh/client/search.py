@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from math import inf
 from typing import Final, TypeVar
@@ -14,9 +15,13 @@ import grpc
 from slotmesh.client.routers import Routers, refusal_of
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.backoff import Backoff
+from slotmesh.security.handshakes import ConnectionProblem
 
 FIRST_ATTEMPT_S: Final = 1.0
 """How long a router may take to answer if another one is known. Doubles from round to round."""
+
+HOPELESS_S: Final = 2.0
+"""How long a client that has never been connected tries if no router can be reached as it is configured."""
 
 
 class Search:
@@ -24,7 +29,8 @@ class Search:
 
     Invariants: the router that was used last is tried after the others. Another known one is tried immediately, unless
     streams end repeatedly before they have answered anything; between rounds through all of them there are growing
-    pauses, with jitter. The search ends when no router could be reached for `patience_s`.
+    pauses, with jitter. The search ends when no router could be reached for `patience_s`; or for `HOPELESS_S`, if there
+    never was a connection, and each router has a problem that retries do not solve.
     Owner: the endpoint's `Connection`.
     """
 
@@ -38,14 +44,45 @@ class Search:
         self._strikes = 0
         """Consecutive streams that have answered nothing."""
         self._pause_s = 0.0
-        self._candidates = deque(routers.in_turn(last))
-        self._alone = len(self._candidates) == 1
+        self._problems: dict[str, ConnectionProblem | None] = {}
+        """Of the routers of this round; None: not known."""
+        self._begin_round(last)
         self._has_begun = bool(self._candidates)
 
     @property
     def is_over(self) -> bool:
-        """Whether the patience is used up."""
-        return self._left_s <= 0
+        """Whether the patience is used up, or more of it is useless."""
+        return self._left_s <= 0 or (self.is_hopeless and self._patience_s - self._left_s >= HOPELESS_S)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the client was never connected, and no router can be reached as it is configured."""
+        if self._routers.was_reached or not self._problems:
+            return False
+        return all(problem is not None and problem.is_certain for problem in self._problems.values())
+
+    @property
+    def is_diagnosed(self) -> bool:
+        """Whether to find out why an attempt failed: that may end the search early, or is reported now."""
+        return self._left_s <= 0 or not self._routers.was_reached
+
+    @property
+    def problem(self) -> ConnectionProblem | None:
+        """Why no router was reached: a problem of one of them; None if that is not known."""
+        for address, problem in self._problems.items():
+            if problem is not None:
+                return problem if self._alone else replace(problem, text=f"{address}: {problem.text}")
+        return None
+
+    @property
+    def tried_s(self) -> float:
+        """How long a search that is over has tried."""
+        return self._patience_s if self._left_s <= 0 else HOPELESS_S
+
+    def diagnosed(self, address: str, problem: ConnectionProblem | None) -> None:
+        """Records why this router was not reached."""
+        if address in self._problems:
+            self._problems[address] = problem
 
     @property
     def is_alone(self) -> bool:
@@ -89,9 +126,51 @@ class Search:
 
     def _start_round(self, last: str) -> float:
         self._has_begun = True
+        self._begin_round(last)
+        return self._backoff.next_delay_s()
+
+    def _begin_round(self, last: str) -> None:
         self._candidates = deque(self._routers.in_turn(last))
         self._alone = len(self._candidates) == 1
-        return self._backoff.next_delay_s()
+        self._problems = {address: self._problems.get(address) for address in self._candidates}
+
+
+@asynccontextmanager
+async def attempt(
+    search: Search, routers: Routers, address: str, pause_s: float = 0.0
+) -> AsyncIterator[asyncio.Timeout]:
+    """Limits an attempt to reach this router, after a pause, to the time of the search. The limit may be moved.
+
+    Raises TimeoutError when the time is over, also once the search is hopeless.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    watching: asyncio.Task[None] | None = None
+    try:
+        async with asyncio.timeout(pause_s + search.timeout_s) as limit:
+            if search.is_alone and not routers.was_reached:
+                watching = loop.create_task(_end_if_hopeless(search, routers, address, limit))
+            yield limit
+    finally:
+        search.spent(loop.time() - began)
+        if watching is not None:
+            watching.cancel()
+
+
+async def diagnose(search: Search, routers: Routers, address: str) -> None:
+    """Finds out why an attempt failed, if that matters. Waits for it only if the search is over."""
+    if search.is_diagnosed:
+        began = asyncio.get_running_loop().time()
+        search.diagnosed(address, await routers.problem(address, waits=search.is_over))
+        search.spent(asyncio.get_running_loop().time() - began)
+
+
+async def _end_if_hopeless(search: Search, routers: Routers, address: str, limit: asyncio.Timeout) -> None:
+    """Ends the attempt once the search is hopeless; while the transport waits, nothing else finds out."""
+    while not search.is_hopeless:
+        await asyncio.sleep(HOPELESS_S)
+        search.diagnosed(address, await routers.problem(address, waits=True))
+    limit.reschedule(asyncio.get_running_loop().time())
 
 
 ResponseT = TypeVar("ResponseT")
@@ -149,22 +228,20 @@ class RouterChoice:
         if not (self._routers.given or await self._is_found()):
             return CLOSED if self.closed else self._routers.unreachable(self._patience_s)
         search = search or self.new_search()
-        loop = asyncio.get_running_loop()
         while not self.closed:
-            pause_s, address, began = search.take_pause_s(self.address), search.take(), loop.time()
-            waiting = asyncio.timeout(pause_s + search.timeout_s)
-            self._waits.add(waiting)
+            pause_s, address = search.take_pause_s(self.address), search.take()
+            waiting: asyncio.Timeout | None = None
             try:
-                async with waiting:
+                async with attempt(search, self._routers, address, pause_s) as waiting:
+                    self._waits.add(waiting)
                     await asyncio.sleep(pause_s)
                     await self._routers.wait_for_connection(address, patiently=search.is_alone)
             except (TimeoutError, ConnectionError):
-                search.spent(loop.time() - began)
+                if not self.closed:
+                    await diagnose(search, self._routers, address)
                 if search.is_over and not self.closed:
-                    problem = await self._routers.handshake_problem(address)
-                    return self._routers.unreachable(self._patience_s, problem)
+                    return self._routers.unreachable(search.tried_s, problem=search.problem)
             else:
-                search.spent(loop.time() - began)
                 self.address = address
                 return None
             finally:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, Self
 import grpc
 
 from slotmesh.grpc_internals.completion_wakes import keep_wakes_few
-from slotmesh.security.handshakes import Attempt, handshake_problem
+from slotmesh.security.handshakes import Attempt, ConnectionProblem, handshake_problem
 from slotmesh.security.identity import Role, server_name
 from slotmesh.status import unauthenticated
 from slotmesh.streams.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, MAX_PENDING, EdgeLimits
@@ -273,11 +273,12 @@ class Dialer:
         return TokenChannel(channel, self._token)
 
     def explained(self, details: str, server: Role, backend: str = "") -> str:
-        """The details of a failed rpc; an explanation with the way out if certificates are the cause."""
-        return self.problem(details, server, backend) or details
+        """The details of a failed rpc; an explanation with the way out if `problem` has one."""
+        problem = self.problem(details, server, backend)
+        return details if problem is None else problem.text
 
-    def problem(self, details: str, server: Role, backend: str = "") -> str | None:
-        """Why no connection was made, with the way out; None if certificates are not the cause."""
+    def problem(self, details: str, server: Role, backend: str = "") -> ConnectionProblem | None:
+        """Why no connection was made, with the way out; None if neither certificates nor the protocol is the cause."""
         if self._tls is None:
             attempt = Attempt(by_tls=False, server=server)
         else:

@@ -1,4 +1,4 @@
-"""Explains failed connections whose cause is a certificate, with the way out. Pure.
+"""Explains failed connections whose cause is a certificate, or a server that does not use gRPC, with the way out. Pure.
 
 Purpose: gRPC reports a failed handshake as UNAVAILABLE, in the words of its TLS library. A server that refuses a
 certificate only closes the connection; the cause follows from what the client has presented.
@@ -41,7 +41,17 @@ _REASONS: Final = (
 )
 """Parts of the TLS library's messages, and the explanation. The first match counts."""
 _OTHER_NAME: Final = "ostname Verification"
+_OTHER_PROTOCOL: Final = "Failed parsing HTTP/2"
 _GIVE: Final = "(--tls-dir, or --tls-ca, --tls-cert and --tls-key; in Python connect(tls=slotmesh.Tls.from_dir(...)))"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionProblem:
+    """Why no connection was made, with the way out."""
+
+    text: str
+    is_certain: bool = True
+    """Whether retries are useless until the client or the server is configured differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +67,47 @@ class Attempt:
     """The identity of the client's certificate; empty if it presented none."""
 
 
-def handshake_problem(details: str, attempt: Attempt) -> str | None:
-    """Why no connection was made, from the details of the failed rpc; None if certificates are not the cause."""
+REQUIRES_TLS: Final = ConnectionProblem(
+    f"the server does not use plain text, it requires TLS: give certificates {_GIVE}"
+)
+"""Of a server that closes connections in plain text, and answers the first message of TLS."""
+
+
+def handshake_problem(details: str, attempt: Attempt) -> ConnectionProblem | None:
+    """Why no connection was made, from the details of the failed rpc; None if neither certificates nor the protocol.
+
+    A server that closes connections in plain text may require TLS, which the details do not show: it is uncertain.
+    """
     if not details.startswith(_NOT_CONNECTED):
         return None
+    if _OTHER_PROTOCOL in details:
+        return ConnectionProblem(
+            f"what answers there does not use gRPC: name the port of a {attempt.server}, not one for HTTP or metrics"
+        )
     if any(each in details for each in _CLOSED):
         return None if _IN_HANDSHAKE in details else _closed(attempt)
     if not attempt.by_tls:
         return None
     if _OTHER_NAME in details:
         expected = f"no {attempt.server} of this mesh ({attempt.name})" if attempt.name else "not this address"
-        return f"the certificate of the server names {expected}: check the address"
-    return next((why for parts, why in _REASONS if any(part in details for part in parts)), None)
+        return ConnectionProblem(f"the certificate of the server names {expected}: check the address")
+    reasons = (why for parts, why in _REASONS if any(part in details for part in parts))
+    return next(map(ConnectionProblem, reasons), None)
 
 
-def _closed(attempt: Attempt) -> str:
+def _closed(attempt: Attempt) -> ConnectionProblem:
     if not attempt.by_tls:
-        return (
+        return ConnectionProblem(
             "the server closed the connection before its first byte. Behind a published port it may still be starting: "
-            f"try again; or it requires TLS: give certificates {_GIVE}"
+            f"try again; or it requires TLS: give certificates {_GIVE}",
+            is_certain=False,
         )
     if not attempt.identity:
-        return (
+        return ConnectionProblem(
             "the server closed the connection immediately, as servers that require a certificate do, and none was "
             f"given: give one {_GIVE}; with a token, name its --token-port"
         )
-    return (
+    return ConnectionProblem(
         f"the server closed the connection when it received the certificate of {attempt.identity}: that is not "
         "signed by an authority that the server trusts, or has expired (`slotmesh certs show`)"
     )

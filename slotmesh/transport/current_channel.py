@@ -95,7 +95,8 @@ class CurrentChannel:
 
     def problem(self, details: str) -> str | None:
         """Why the connection failed, with the way out, if certificates are the reason; else None."""
-        return self._dialer.problem(details, self._server, self._backend)
+        problem = self._dialer.problem(details, self._server, self._backend)
+        return None if problem is None else problem.text
 
     def renew(self, grace_s: float) -> None:
         """Replaces a silent connection: rpcs that start now use a new one, those on the old one have `grace_s` left."""

@@ -13,6 +13,20 @@ _IDENTITY: Final = "tests/contract/security/test_changed_identity.py"
 
 CLIENT: Final = (
     mutant(
+        "a client that was never connected gives up as one router cannot be reached as it is configured",
+        "slotmesh/client",
+        "return all(problem is not None and problem.is_certain",
+        "return any(problem is not None and problem.is_certain",
+        "tests/unit/client/test_search.py",
+    ),
+    mutant(
+        "the attempt at the only router goes on though retries do not help",
+        "slotmesh/client",
+        "limit.reschedule(asyncio.get_running_loop().time())",
+        "pass",
+        "tests/contract/security/test_tls_refusals.py",
+    ),
+    mutant(
         "a call that is larger than the window counts in it",
         "slotmesh/client",
         "return nbytes if nbytes and self._pending.is_unanswered(call_id) else 0",

@@ -218,7 +218,7 @@ def _problem(error: grpc.RpcError, role: Role, backend: str) -> str:
         return _NO_SERVER
     if failure.reason is Reason.DEADLINE_RUNNING:
         return f"no answer within {ANSWER_WITHIN_S:g} s"
-    return dialer().problem(failure.message, role, backend) or failure.message.splitlines()[0]
+    return dialer().explained(failure.message.splitlines()[0], role, backend)
 
 
 async def _connect(announced: AnnouncedAddress) -> ServerAnswer:

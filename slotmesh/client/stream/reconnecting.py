@@ -22,7 +22,7 @@ from slotmesh.client.calls.call_spec import MAX_BYTES_UNTIL_KNOWN
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.sent_parts import fail, give_up
 from slotmesh.client.routers import Routers, refusal_of
-from slotmesh.client.search import Search
+from slotmesh.client.search import Search, attempt, diagnose
 from slotmesh.client.stream.abandoned_calls import Overdue
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.incoming_results import OnUnstarted
@@ -179,26 +179,26 @@ class Connection:
         finally:
             self._overdue.stop()
             self._next_router.discard()
-        return self._routers.unreachable(self._patience_s, refusal.message)  # unused if no call is left
+        # unused if no call is left
+        return self._routers.unreachable(search.tried_s, refusal.message, problem=search.problem)
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
     async def _attempt(self, search: Search) -> RouterLink | Failure:
         reached = self._next_router.take()
         address = search.take() if reached is None else reached[0]
-        began = self._loop.time()
         try:
-            async with asyncio.timeout(search.timeout_s):
+            async with attempt(search, self._routers, address):
                 call = self._call(address, patiently=search.is_alone) if reached is None else reached[1]
                 return await self._open(call, address)
         except TimeoutError:
-            problem = await self._routers.handshake_problem(address) if search.is_alone else ""
-            self._routers.renew(address)
-            return replace(_NO_ANSWER, message=problem) if problem else _NO_ANSWER
+            await diagnose(search, self._routers, address)
+            if not search.is_hopeless:
+                self._routers.renew(address)
+            return _NO_ANSWER
         except grpc.RpcError as error:
+            await diagnose(search, self._routers, address)
             return refusal_of(error, address, self._routers.dialer)
-        finally:
-            search.spent(self._loop.time() - began)
 
     def _call(self, address: str, *, patiently: bool = False) -> StreamCall:
         """A stream that is not open yet. `patiently`: the transport waits for the router."""

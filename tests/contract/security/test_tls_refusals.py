@@ -18,7 +18,7 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
-from slotmesh import RouterLost, Tls, connect
+from slotmesh import Executed, RouterLost, Tls, connect, connect_sync
 from slotmesh.cli.app import app
 from slotmesh.client.tls import SystemTls
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
@@ -30,6 +30,7 @@ from tests.support.certificates import Authority
 pytestmark = pytest.mark.asyncio
 
 GIVE_CERTIFICATES = "it requires TLS: give certificates (--tls-dir"
+IS_CERTAIN = "the server does not use plain text, it requires TLS"
 TALKS_PLAIN_TEXT = "uses plain text, not TLS: start it with certificates, or leave yours out (--tls-dir"
 GIVE_ONE = "as servers that require a certificate do, and none was given: give one (--tls-dir"
 NO_CONTROLLER = "names no controller of this mesh (controller.mesh.test): check the address"
@@ -142,6 +143,61 @@ async def test_applications_read_why(servers: Servers, kind: str) -> None:
             assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["stream", "slots", "several"])
+async def test_a_client_that_cannot_connect_as_it_is_gives_up_early(servers: Servers, kind: str) -> None:
+    """All of its calls, long before `connect_timeout`, with one query of the router at a time."""
+    address = (
+        f"{servers.by_tls},{servers.by_tls.replace('127.0.0.1', 'localhost')}" if kind == "several" else servers.by_tls
+    )
+    async with connect(address, connect_timeout=8) as client:
+        tries = [
+            endpoint.reserve().__aenter__() if kind == "slots" else endpoint.m()
+            for endpoint in (client.endpoint(f"e{number}") for number in range(3))
+        ]
+        for error in await asyncio.gather(*tries, return_exceptions=True):
+            assert isinstance(error, RouterLost)
+            assert error.executed is Executed.NO
+            assert IS_CERTAIN in str(error)
+            assert "within 2 s: " in str(error)
+
+
+async def test_clients_without_asyncio_read_why(servers: Servers) -> None:
+    def ask() -> str:
+        with connect_sync(servers.by_tls, connect_timeout=0.1) as client, pytest.raises(RouterLost) as caught:
+            client.endpoint("e").m()
+        return str(caught.value)
+
+    assert IS_CERTAIN in await asyncio.to_thread(ask)
+
+
+async def test_a_server_that_may_be_starting_is_waited_for(servers: Servers) -> None:
+    """A published port closes connections until the server behind it listens."""
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with connect(address, connect_timeout=2.5) as client:
+            with pytest.raises(RouterLost, match=r"within 2.5 s: .* may still be starting: try again"):
+                await client.endpoint("e").m()
+
+
+async def test_what_does_not_use_grpc_is_named(servers: Servers) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with connect(address, connect_timeout=0.1) as client:
+            for call in (client.endpoint("e").m(), client.endpoints()):
+                with pytest.raises(
+                    RouterLost, match=f"{address}.*: what answers there does not use gRPC: name the port"
+                ):
+                    await call
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     status: int
@@ -168,7 +224,7 @@ async def test_commands_connect_by_flags_and_by_variables(servers: Servers) -> N
 async def test_commands_say_why_they_cannot_connect(servers: Servers) -> None:
     directory = servers.ours.directory
     for arguments, expected in (
-        (("status", "--address", servers.by_tls), GIVE_CERTIFICATES),
+        (("status", "--address", servers.by_tls), IS_CERTAIN),
         (("status", "--address", servers.by_tls, "--tls-dir", directory), NO_CONTROLLER),
         (("call", "e", "m", "--address", servers.in_plain_text, "--tls-dir", directory), TALKS_PLAIN_TEXT),
         (("bench", "e", "m", "--address", servers.expired, "--tls-dir", directory), HAS_EXPIRED),

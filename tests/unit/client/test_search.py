@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from slotmesh.client.routers import MAX_LEARNED, Routers
-from slotmesh.client.search import FIRST_ATTEMPT_S, Search
+from slotmesh.client.search import FIRST_ATTEMPT_S, HOPELESS_S, Search
+from slotmesh.security.handshakes import ConnectionProblem
 
 A, B, C = "a:1", "b:2", "c:3"
 
@@ -97,3 +98,44 @@ def test_streams_that_were_of_no_use_use_up_the_patience() -> None:
     search.lost(A, was_sound=True)
     assert not search.is_over
     assert search.take_pause_s(A) == 0
+
+
+CERTAIN, POSSIBLE = ConnectionProblem("it requires TLS"), ConnectionProblem("it may start", is_certain=False)
+
+
+def test_a_search_ends_early_once_every_router_has_a_problem_that_retries_do_not_solve() -> None:
+    search = Search(Routers([A, B]), 10, "")
+    search.spent(HOPELESS_S)
+    search.diagnosed(A, CERTAIN)
+    assert not search.is_over, "B is not known"
+    search.diagnosed(B, POSSIBLE)
+    assert not search.is_over, "B may be starting"
+    search.diagnosed(B, CERTAIN)
+    assert search.is_over
+    assert search.tried_s == HOPELESS_S
+    assert search.problem == ConnectionProblem(f"{A}: it requires TLS")
+    search.diagnosed(A, None)
+    assert not search.is_over, "A has another problem now"
+    assert search.problem == ConnectionProblem(f"{B}: it requires TLS")
+
+
+def test_a_search_does_not_end_early_before_its_time_nor_after_a_connection() -> None:
+    search = Search(Routers([A]), 10, "")
+    search.diagnosed(A, CERTAIN)
+    search.spent(HOPELESS_S - 0.1)
+    assert not search.is_over
+    routers = Routers([A])
+    routers.learn([])  # a router has answered
+    later = Search(routers, 10, "")
+    later.diagnosed(A, CERTAIN)
+    later.spent(9)
+    assert not later.is_over, "its certificate may be renewed"
+    later.spent(1)
+    assert later.is_over
+    assert (later.tried_s, later.problem) == (10, CERTAIN)
+
+
+def test_problems_of_other_addresses_are_not_kept() -> None:
+    search = Search(Routers([A]), 10, "")
+    search.diagnosed(B, CERTAIN)
+    assert (search.problem, search.is_hopeless) == (None, False)
