@@ -102,7 +102,7 @@ async def test_a_router_that_stands_still_for_a_try_is_asked_again(slots: FakeSl
 async def test_a_router_that_does_not_answer_in_time_has_no_slot(slots: FakeSlots, mesh: slotmesh.Mesh) -> None:
     replies = slots.hold_reply("ReserveSlot")
     with pytest.raises(slotmesh.NoSlot, match="the router has not answered in the time"):
-        async with mesh.endpoint("prefill").reserve(timeout=0.05):
+        async with mesh.endpoint("prefill").reserve(timeout=1):
             raise AssertionError
     replies.set()
     await slots.until_free()
