@@ -44,7 +44,7 @@ def _digest(backend: Backend, changes: Collection[Change]) -> str:
     if "devices" in settings:
         settings["devices"] = {pool: float(amount) for pool, amount in settings["devices"].items()}  # 1 is 1.0
     for name, it in SETTINGS.items():
-        if (it.is_newer or name in {"code", "pod"}) and not settings.get(name, True):
+        if (it.is_newer or name in {"code", "pod"}) and name in settings and settings[name] == it.default:
             del settings[name]  # as the digests were before there was such a setting
     return blake2b(json.dumps(settings, sort_keys=True, default=_plain).encode(), digest_size=16).hexdigest()
 

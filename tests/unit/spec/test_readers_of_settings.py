@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import pytest
 
+from controller_service.core.desired import handler_code
 from controller_service.core.desired.handler_code import fixed_of, template_of
 from slotmesh.spec.environment import EnvironmentValue
 from slotmesh.spec.model import DOCUMENT_SETTINGS, SETTINGS, Affinity, Autoscale, Backend, PodSettings, SloScope
+from slotmesh.spec.setting import Change
 
 REPLACING: Final[dict[str, Any]] = {
     "handler": "a:B",
@@ -81,3 +83,11 @@ def test_the_name_is_part_of_what_is_routed_and_no_part_of_what_replaces() -> No
 def test_digests_are_those_of_0_2_0_where_no_newer_setting_is_used() -> None:
     assert template_of(BACKEND) == "74c60a45d9fb0f1ec6979a95e35de4d6"
     assert fixed_of(BACKEND) == "bad42477533e8d01c8dff13674597679"
+
+
+def test_a_newer_setting_is_in_digests_only_if_it_differs_from_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = replace(SETTINGS["max_error_rate"], change=Change.REPLACES, is_newer=True)
+    template = template_of(BACKEND)
+    monkeypatch.setattr(handler_code, "SETTINGS", {**SETTINGS, "max_error_rate": newer})
+    assert template_of(BACKEND) == template
+    assert template_of(replace(BACKEND, max_error_rate=0.0)) != template
