@@ -53,7 +53,7 @@ _ROUTER: Final = (
         "terms_ignored",
         "a router takes the table of a state file that was put back for one that covers what the newer had announced",
         ONCE,
-        "older_state_file",
+        "newer_state_unheard",
         ("router_service.core.rosters:TableRoster.covers_all", "self._follows_from(version)", "True"),
     ),
     _defect(

@@ -148,6 +148,25 @@ def older_state_file(draft: Draft) -> None:
         draft.join(draft.begins_s + chance.uniform(0.2, 2.0))
 
 
+def newer_state_unheard(draft: Draft) -> None:
+    """An older state file is put back, all routers end, and what knows the newer state is cut off; a session moves."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.is_edge = True
+    draft.remembers, draft.stays_on_hold = True, True
+    draft.need_replicas(1)
+    # Keys may have two owners then, so no call has one.
+    work = WorkPlan(kind=WorkKind.UNKEYED, run_s=chance.choice((0.2, 0.4)), burst=4, pause_s=0.3)
+    draft.clients = [replace(it, work=(work,)) for it in draft.clients]
+    amount = float(chance.choice((5, 8, 20)))
+    draft.strike(Blow.PUT_BACK, at_s, "controller", for_s=chance.uniform(0.05, 0.5), amount=amount)
+    for router in draft.routers:
+        draft.strike(Blow.KILL, at_s + chance.uniform(0.0, 0.1), router.name, for_s=chance.uniform(0.1, 0.8))
+    for replica in draft.replicas:
+        draft.strike(Blow.CUT, at_s - 0.01, replica.name, "controller", for_s=chance.choice((2.0, 7.0)))
+    for _ in range(chance.choice((1, 2))):
+        draft.join(at_s + chance.uniform(0.1, 0.8))
+
+
 def hasty(draft: Draft) -> None:
     """Short timeouts while sessions move."""
     chance, at_s = draft.chance, draft.begins_s
@@ -294,6 +313,7 @@ PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
     (all_begin_anew, 2.0),
     (controller_returns, 4.0),
     (older_state_file, 2.0),
+    (newer_state_unheard, 0.5),
     (keys_move, 4.0),
     (replica_departs, 2.0),
     (moves_twice, 1.0),
