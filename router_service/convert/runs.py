@@ -46,14 +46,11 @@ def too_large(size: int, limit: int = MAX_INLINE_BYTES) -> Failure:
     )
 
 
-def result_too_large(size: int) -> Failure:
+def result_too_large(size: int, fix: str = "name the feature chunks when you open a stream to get more") -> Failure:
     """The failure for a call whose result is larger than its caller can take."""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
-        message=(
-            f"the result has {size} bytes; at most {MAX_INLINE_BYTES} bytes come in one piece: "
-            "name the feature chunks when you open a stream to get more"
-        ),
+        message=f"the result has {size} bytes; at most {MAX_INLINE_BYTES} bytes come in one piece: {fix}",
         executed=Executed.YES,
         metadata={"actual": str(size), "limit": str(MAX_INLINE_BYTES)},
     )

@@ -201,7 +201,8 @@ class Broadcast(NamedMethods[BroadcastMethod[Any, ...]]):
 
     def _new_method(self, name: str, signature: MethodSignature) -> BroadcastMethod[Any, ...]:
         check_method_name(name)
-        spec = CallSpec(self._stream.endpoint, name, self._options, CallQueue(), signature)
+        options = self._options.changed(reply=True)  # each outcome is a response, which is decoded
+        spec = CallSpec(self._stream.endpoint, name, options, CallQueue(), signature)
         return BroadcastMethod(self._stream, spec, self._backend)
 
     def __repr__(self) -> str:

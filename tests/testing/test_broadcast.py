@@ -63,6 +63,7 @@ async def test_each_replica_executes_the_call_once_and_gives_its_own_result() ->
         assert sorted((await endpoint.broadcast.drop_in_thread()).ok.values()) == [0, 1, 2, 3, 4]
         assert sorted((await Caches(endpoint.broadcast).drop_in_thread()).ok.values()) == [0, 1, 2, 3, 4]
         assert set((await endpoint.broadcast.each(1)).ok.values()) == {2}
+        assert set((await endpoint.options(reply=False).broadcast.each(2)).ok.values()) == {3}
 
 
 async def test_failures_are_part_of_the_result() -> None:

@@ -37,6 +37,7 @@ MAX_BROADCASTS: Final = 16
 DEADLINE_S: Final = 60.0
 """Of a broadcast without a timeout, whose rpc has no deadline either."""
 _THRESHOLD: Final = DynamicThreshold()
+_RETURN_LESS: Final = "a broadcast has no larger results, so return less, or write it where the caller can read it"
 
 BroadcastOutcome: TypeAlias = tuple[bytes, str] | Failure
 """Payload and content type of a result, or the failure."""
@@ -101,7 +102,7 @@ class BroadcastRpc:
                     size = len(payload)
                     result = (joined(payload), content_type)
                     fits = size <= MAX_INLINE_BYTES
-                    self._outcomes.append((each, result if fits else convert.result_too_large(size)))
+                    self._outcomes.append((each, result if fits else convert.result_too_large(size, _RETURN_LESS)))
             case DeliverDone(ids=ids) | DeliverValues(ids=ids):  # neither is requested
                 self._outcomes.extend((each, (b"", "")) for each in ids)
         self._has_come.set()

@@ -33,14 +33,14 @@ class ReplicaOutcomes:
     """What has come of the calls, replica by replica."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, None] = {}
-        """Replicas without an outcome, in order."""
+        self.waiting: dict[str, None] | None = None
+        """Replicas without an outcome, in order. None before the router has named them: there may be none."""
         self.ok = 0
         self.failed = 0
 
     def add(self, response: pb.BroadcastResponse) -> None:
         """Writes the outcome: results to stdout, failures to stderr."""
-        if response.targets:
+        if self.waiting is None:
             self.waiting = dict.fromkeys(each.replica_id for each in response.targets)
             return
         self.waiting.pop(response.replica_id, None)
@@ -50,6 +50,12 @@ class ReplicaOutcomes:
         else:
             self.ok += 1
             say(f"{response.replica_id}  {response.payload.decode(errors='replace')}")
+
+    @property
+    def summary(self) -> str:
+        if not self.ok + self.failed:
+            return "no replica is there: none of these backends has one that is not draining (slotmesh status)"
+        return f"{self.ok} replica{'' if self.ok == 1 else 's'} executed it, {self.failed} failed"
 
 
 async def broadcast(
@@ -97,6 +103,6 @@ async def broadcast(
             raise
         finally:
             call.cancel()
-    say(f"{outcomes.ok} replicas executed it, {outcomes.failed} failed", err=True)
+    say(outcomes.summary, err=True)
     if outcomes.failed:
         raise typer.Exit(FAILED)

@@ -18,6 +18,7 @@ from router_service.shell.clients.broadcasts import MAX_BROADCASTS
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.cli.app import app
 from slotmesh.runtime.channels import open_channel
+from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.testing import Backend
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.support.fakes.router import FakeRouter
@@ -219,6 +220,29 @@ async def test_the_command_prints_a_line_for_each_replica() -> None:
         assert (failed.exit_code, failed.stdout) == (1, "")
         assert all(each in failed.stderr for each in ids)
         assert "METHOD_NOT_FOUND" in failed.stderr
+
+
+async def test_without_a_replica_nothing_is_executed_and_the_command_states_it() -> None:
+    async with slotmesh.testing.mesh({"cache": Backend(handler_of(Shared()), num_replicas=0)}) as mesh:
+        assert dict(await mesh.endpoint("cache").broadcast.reset()) == {}
+        arguments = ["broadcast", "cache", "reset", "--address", mesh.router_addresses[0]]
+        said = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+        assert (said.exit_code, said.stdout) == (0, "")
+        assert said.stderr.startswith("no replica is there")
+
+
+async def test_a_larger_result_than_a_broadcast_may_have_fails_with_what_to_do() -> None:
+    class Large:
+        async def get(self, size: int) -> bytes:
+            return bytes(size)
+
+    async with slotmesh.testing.mesh({"large": Large}) as mesh:
+        result = await mesh.endpoint("large").broadcast.get(MAX_INLINE_BYTES)
+        (failed,) = result.failed.values()
+        assert isinstance(failed, slotmesh.PayloadTooLarge)
+        assert failed.executed is slotmesh.Executed.YES
+        assert "return less" in str(failed)
+        assert "stream" not in str(failed)
 
 
 async def test_a_router_of_an_earlier_version_is_named() -> None:
