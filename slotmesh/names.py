@@ -18,6 +18,14 @@ MAX_ENDPOINT_CHARS: Final = 1024
 """Longer than the name of any endpoint."""
 
 
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can carry it: a Python text may hold halves of characters (surrogates)."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def is_zone(text: str) -> bool:
     """Whether a zone of replicas and routers may have this name."""
     return _ZONE.fullmatch(text) is not None

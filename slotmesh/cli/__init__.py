@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from slotmesh.names import is_utf8
 from slotmesh.runtime.environment import set_grpc_environment
 
 
@@ -20,7 +21,15 @@ def main() -> None:
             run = command_line([name])
         else:
             from slotmesh.cli.app import app as run  # noqa: PLC0415 - it loads all commands
-    run()
+    try:
+        run()
+    except UnicodeEncodeError as error:
+        if (given := next((it for it in sys.argv[1:] if not is_utf8(it)), None)) is None:
+            raise
+        from slotmesh.cli.console import WRONG_INPUT, say  # noqa: PLC0415 - the command has loaded it
+
+        say(f"an argument is no UTF-8, as names, keys and values have to be: {given!a}", err=True)
+        raise SystemExit(WRONG_INPUT) from error
 
 
 @contextmanager

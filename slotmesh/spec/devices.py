@@ -45,13 +45,12 @@ class HeldDevice:
 
 def thousandths_of(amount: float) -> int:
     """The amount in thousandths of a device. Raises ValueError with what is required of it."""
-    if amount >= 1:
-        if amount > MAX_DEVICES or amount != int(amount):
-            raise ValueError(f"must be a whole number, 1 … {MAX_DEVICES}, or a share below 1, is {amount:g}")
-        return int(amount) * WHOLE
-    thousandths = round(amount * WHOLE) if amount > 0 else 0  # not for NaN either
-    if not thousandths or abs(amount * WHOLE - thousandths) > _EXACT:
-        raise ValueError(f"a share of a device is 0.001 … 0.999 in thousandths, is {amount:g}")
+    thousandths = round(amount * WHOLE) if 0 < amount <= MAX_DEVICES else 0  # not for NaN either
+    if not thousandths or abs(amount * WHOLE - thousandths) > _EXACT or (amount >= 1 and thousandths % WHOLE):
+        raise ValueError(
+            f"must be a whole number, 1 … {MAX_DEVICES}, or a share of a device, 0.001 … 0.999 in thousandths, is"
+            f" {amount:g}"
+        )
     return thousandths
 
 

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final
 
+from slotmesh.names import is_utf8
 from slotmesh.units import format_size
 
 MAX_VARIABLES: Final = 256
@@ -164,6 +165,8 @@ def _problems(it: EnvironmentValue) -> Iterator[str]:
         yield f"must be {FORMS}"
     if it.value is not None and (len(it.value) > MAX_VALUE_CHARS or "\0" in it.value):
         yield f"must be at most {MAX_VALUE_CHARS:,} characters without NUL: put it into a file"
+    if not is_utf8(it.value or ""):
+        yield "is no text that UTF-8 can carry: put it into a file"
     if len(it.file) > MAX_PATH_CHARS or not it.file.isprintable():
         yield f"file: must be a line of at most {MAX_PATH_CHARS:,} printable characters"
 

@@ -13,12 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
+from slotmesh.names import is_utf8
 from slotmesh.spec.devices import amount_problems
 from slotmesh.spec.environment import problems_of
 from slotmesh.spec.model import BUILT_IN_BALANCERS, SETTINGS, Backend, Endpoint, Mesh, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import HTTP_METHODS, Route, clashes, path_problems
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.spec.tenants import limit_problems
+from slotmesh.units import format_size
 
 WEIGHT_TOLERANCE: Final = 1e-8
 """How far from 1 the sum of weights may be."""
@@ -34,6 +36,7 @@ _HANDLER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*
 _METHOD: Final = re.compile(r"[^\W\d]\w{0,127}")
 _QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
 _FILE: Final = re.compile(r"(?:\./)?(?P<module>\w+(?:/\w+)*)\.py:(?P<name>\w+(?:\.\w+)*)")
+_NO_UTF8: Final = "is no text that UTF-8 can carry: it has half of a character"
 _SHOWN: Final = 80
 """The longest part of an input that a message repeats, in characters; for an integer, bits."""
 
@@ -227,7 +230,11 @@ def _bounded(path: str, value: float | None, setting: Setting) -> Iterator[SpecV
     low, high = setting.bounds
     unit = " s" if setting.kind is SettingKind.DURATION else ""
     if not low <= value <= high:
-        yield SpecViolation(path, f"must be {low:,}{unit} … {high:,}{unit}, is {number(value)}{unit}")
+        if setting.kind is SettingKind.SIZE and value >= 0:
+            least, most, given = (format_size(int(it)) for it in (low, high, value))
+        else:
+            least, most, given = f"{low:,}", f"{high:,}", number(value)
+        yield SpecViolation(path, f"must be {least}{unit} … {most}{unit}, is {given}{unit}")
 
 
 def _config_violations(path: str, config: object) -> Iterator[SpecViolation]:
@@ -238,6 +245,8 @@ def _config_violations(path: str, config: object) -> Iterator[SpecViolation]:
         where, value, depth = pending.pop()
         match value:
             case None | bool() | str():
+                if isinstance(value, str) and not is_utf8(value):
+                    yield SpecViolation(where, _NO_UTF8)
                 continue
             case int():
                 if abs(value) > MAX_EXACT_INTEGER:
@@ -260,8 +269,9 @@ def _config_violations(path: str, config: object) -> Iterator[SpecViolation]:
             return
         if isinstance(value, Mapping):
             for name in value:
-                if not isinstance(name, str):
-                    yield SpecViolation(where, f"{show(str(name))} is a {type(name).__name__}, not a name: quote it")
+                if not isinstance(name, str) or not is_utf8(name):
+                    problem = _NO_UTF8 if isinstance(name, str) else f"is a {type(name).__name__}, not a name: quote it"
+                    yield SpecViolation(where, f"{show(str(name))} {problem}")
             pending += [(f"{where}.{show(str(name))}", inner, depth + 1) for name, inner in value.items()]
         else:
             pending += [(f"{where}[{index}]", inner, depth + 1) for index, inner in enumerate(value)]

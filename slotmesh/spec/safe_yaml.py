@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import yaml
 
+from slotmesh.names import is_utf8
 from slotmesh.spec.model import SpecViolation
 
 MAX_NODES: Final = 1_000_000
@@ -76,6 +77,8 @@ class BoundedLoader(yaml.SafeLoader):
             problem = f"there are more than {MAX_NODES:,} values, those behind aliases counted each time"
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         node = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode) and not is_utf8(node.value):
+            node.value = self._joined(node)
         if event.anchor is not None and not is_alias:
             self._sizes[event.anchor] = self._nodes - before
         return node
@@ -89,6 +92,13 @@ class BoundedLoader(yaml.SafeLoader):
             # Invalid values of an explicit tag or form: `!!int x`, June 31, 1:2.5 with a thousand digits.
             kind = node.tag.removeprefix("tag:yaml.org,2002:")
             raise self._unreadable(f"is no {kind}; quote it where it is a text", node) from None
+
+    def _joined(self, node: yaml.ScalarNode) -> str:
+        """JSON writes a character beyond U+FFFF as two escapes, which YAML reads as halves of a character."""
+        try:
+            return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise self._unreadable(r"has half of a character (\ud800 … \udfff): write all of it", node) from None
 
     @staticmethod
     def _unreadable(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from enum import Enum
@@ -13,10 +14,23 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from slotmesh.cli import main
 from slotmesh.cli.app import app
 
 FOREIGN = re.compile(r"Input should|Value error|unable to parse|pydantic|\[['\"]|is not a valid|Traceback")
 """Words of the libraries that read parameters."""
+
+
+@pytest.mark.parametrize("arguments", [("call", "e", "\udcff"), ("broadcast", "\udcff", "m"), ("tap", "\udcff")])
+def test_an_argument_that_is_no_utf_8_is_named(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["slotmesh", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "is no UTF-8" in (said := capsys.readouterr().err)
+    assert r"'\udcff'" in said
 
 
 def told(*arguments: str) -> str:

@@ -61,7 +61,7 @@ def test_a_share_is_behind_the_name() -> None:
         ("cuda=0@0.5", "a pool has whole devices"),
         ("cuda=auto,0", "cuda has auto and other devices"),
         ("cuda=0@x", "could not convert"),
-        ("cuda=0@2", "a share of a device"),
+        ("cuda=0@2", "or a share of a device"),
     ],
 )
 def test_a_list_that_is_none_names_the_problem(text: str, problem: str) -> None:

@@ -66,6 +66,18 @@ def test_a_violation_names_the_variable_and_not_its_value(entry: str, problem: s
     assert SECRET not in str(invalid.value)
 
 
+def test_text_that_utf_8_cannot_carry_is_a_violation() -> None:
+    half = "\ud800"
+    backend = Backend(
+        name="b", env={"A": EnvironmentValue(value=half)}, user_config={"a": [half], "é": {half: "é"}, "x": ""}
+    )
+    assert [str(it.path) for it in backend_violations(backend)] == [
+        "backends.b.user_config.é",
+        "backends.b.user_config.a[0]",
+        "backends.b.env.A",
+    ]
+
+
 def test_a_text_in_place_of_the_map_is_not_repeated() -> None:
     with pytest.raises(InvalidSpec) as invalid:
         parse_mesh(f"backends: {{b: {{handler: a:B, env: {SECRET}}}}}")

@@ -21,6 +21,7 @@ from slotmesh.spec.environment import EnvironmentValue
 from slotmesh.spec.model import ROUTED, SETTINGS, Autoscale, Backend, InvalidSpec, PodSettings
 from slotmesh.spec.rules import backend_violations
 from slotmesh.spec.setting import Setting, SettingKind, choices
+from slotmesh.units import format_size
 from slotmesh.v1 import mesh_pb2
 
 F = FieldDescriptor
@@ -190,7 +191,8 @@ def test_what_is_out_of_bounds_is_a_mistake(setting: Setting) -> None:
         for value in (low - 1, high + 1):
             (mistake,) = backend_violations(with_value(setting, value))
             assert mistake.path == f"backends.b.{setting.name}"
-            assert mistake.message.startswith(f"must be {low:,}")
+            is_size = setting.kind is SettingKind.SIZE and value >= 0
+            assert mistake.message.startswith(f"must be {format_size(int(low)) if is_size else f'{low:,}'}")
 
 
 @each_inner_setting

@@ -57,6 +57,27 @@ def test_a_key_that_stands_twice_is_an_error(text: str) -> None:
         parse_mesh(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'backends: {a: {handler: "x:Y", user_config: {b: "\ud800"}}}',
+        r'backends: {a: {handler: "x:Y", env: {B: "\udc00\ud800"}}}',
+        r'backends: {a: {handler: "x:Y", "\ud800": 1}}',
+        r'endpoints: {e: {traffic: {"\ud83d": 1.0}}}',
+    ],
+)
+def test_half_of_a_character_is_an_error_with_its_line(text: str) -> None:
+    with pytest.raises(InvalidSpec, match=r"line 1.*half of a character"):
+        parse_mesh(text)
+
+
+def test_two_escapes_of_one_character_are_that_as_in_json() -> None:
+    (backend,) = parse_mesh(
+        r'{"backends": {"a": {"handler": "x:Y", "user_config": {"\ud83d\ude00é": "\ud83d\ude00"}}}}'
+    ).backends
+    assert backend.user_config == {"\N{GRINNING FACE}é": "\N{GRINNING FACE}"}
+
+
 SURPRISING = """
 backends:
   v1:
