@@ -71,7 +71,7 @@ SUBSETS: Final = (
         "the subset is not widened for a member that drains when it is linked",
         ROUTER,
         "if replica.draining:\n                self._replace(replica, step)",
-        "",
+        "if replica.draining:",
         LINKS,
     ),
     mutant(
