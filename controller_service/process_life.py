@@ -110,6 +110,7 @@ class ControllerLife:
             front.why_not_serving,
             lambda: front.leader is not None and front.is_started,
         )
+        front.info.exports = (metrics.exports,)
         metrics.observe_rpcs(self.front.server.rpc_times)
         observe_edge(metrics.meter, self.front.server.edge)
         observe_leadership(metrics.meter, lambda: self.front.leadership)

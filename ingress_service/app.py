@@ -6,6 +6,7 @@ requests in flight get their grace; then the client, which takes back what is le
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -140,8 +141,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             inference.close()
             await callers.aclose(LAST_CALLS_S)
             failures.close()
-            await traces.aclose()
-            await metrics.aclose()
+            await asyncio.gather(metrics.aclose(), traces.aclose())
 
 
 def _callers(settings: IngressSettings, tls: TlsSource | None) -> HttpCallers:

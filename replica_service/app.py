@@ -229,6 +229,7 @@ class ReplicaApp:
         metrics.look_at(lambda: self.server.serving)
         metrics.observe_rpcs(self.server.rpc_times)
         metrics.observe_spans(lambda: traces.dropped)
+        self._info.exports = (traces.exports, metrics.exports)
         try:
             await self.server.start()
             self._info.address = replica.address = settings.advertised(self.server.address)
@@ -249,8 +250,7 @@ class ReplicaApp:
             if replica.engine is not None:
                 await replica.engine.stop()
             await replica.close()
-            await metrics.aclose()
-            await traces.aclose()
+            await asyncio.gather(metrics.aclose(), traces.aclose())
 
     async def _live(self, tasks: Supervisor, *, attached: bool) -> int:
         """Runs from the handler's construction to the end of the last call. Returns the exit status."""

@@ -132,6 +132,7 @@ async def serve(
         observe(metrics, scheduler, dispatcher.counts, servicer.unread)
         try:
             _observe_process(metrics, server, traces, quotas)
+            info.exports = (traces.exports, metrics.exports)
             await server.start()
             own, info.address = servicer.alternates, settings.advertised(server.address)
             own.address, own.token_address = info.address, settings.advertised_token(server.token_address or "")
@@ -150,8 +151,7 @@ async def serve(
             taps.leave()
             await server.stop(LAST_ANSWERS_S)
             await _say_last_words(dispatcher, watch)
-            await metrics.aclose()
-            await traces.aclose()
+            await asyncio.gather(metrics.aclose(), traces.aclose())
 
 
 async def _say_last_words(dispatcher: Dispatcher, watch: TableWatch | None) -> None:

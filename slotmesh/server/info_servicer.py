@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from slotmesh.telemetry.exports import Exports
 from slotmesh.v1 import info_service_pb2, info_service_pb2_grpc
 from slotmesh.version import VERSION
 
@@ -37,6 +38,8 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
         """
         self._tls = tls
         self._amend = amend
+        self.exports: Sequence[Exports | None] = ()
+        """Those of traces and of metrics, as far as there are any."""
         self.address = ""
         """The address for clients, `HOST:PORT`."""
         self._info = info_service_pb2.GetServerInfoResponse(
@@ -53,8 +56,19 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
         info.open_descriptors, info.max_descriptors = _descriptors()
         if self._tls is not None:
             _describe_tls(self._tls, info.tls)
+        for exports in self.exports:
+            if exports is not None:
+                _describe_exports(exports, info.exports)
         self._amend(info)
         return info
+
+
+def _describe_exports(exports: Exports, standing: info_service_pb2.ExportStanding) -> None:
+    standing.SetInParent()  # present even if all is well
+    standing.dropped_spans += exports.dropped
+    if (since := exports.failing_since) is not None:
+        time_of = standing.traces_fail_time if exports.signal == "traces" else standing.metrics_fail_time
+        time_of.FromMicroseconds(round(since * 1e6))
 
 
 def _describe_tls(tls: TlsSource, standing: info_service_pb2.TlsStanding) -> None:

@@ -19,6 +19,7 @@ from slotmesh.config import ServiceSettings
 from slotmesh.config.otlp import OtlpTarget, otlp_target
 from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.telemetry.exports import Exports
 from slotmesh.telemetry.http_server import HttpServer, make_server
 from slotmesh.telemetry.instruments import Buckets, ReadBuckets, observe_counter, on_this_loop
 from slotmesh.telemetry.names import (
@@ -69,6 +70,11 @@ class MetricsServer:
     def address(self) -> str | None:
         """`HOST:PORT` of the endpoint; None if there is none."""
         return None if self._http is None else join_host_port(self._http.server_name, self._http.server_port)
+
+    @property
+    def exports(self) -> Exports | None:
+        """How pushes go; None if metrics are not pushed."""
+        return None if self._sdk is None else self._sdk.exports
 
     def observe_histogram(self, metric: Metric, read: ReadBuckets) -> None:
         """Exports histograms that the caller counts; `read` runs on the present event loop."""
@@ -140,7 +146,7 @@ class MetricsServer:
     async def aclose(self) -> None:
         """Pushes a last time if metrics are pushed, and stops."""
         if self._sdk is not None:
-            await asyncio.to_thread(self._sdk.push_last)
+            await asyncio.gather(*map(asyncio.to_thread, self._sdk.last_pushes()))
         self.shutdown()
 
     def shutdown(self) -> None:

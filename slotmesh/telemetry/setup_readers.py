@@ -4,9 +4,9 @@ Purpose: recording into the SDK's histogram takes about 6 µs, as long as a whol
 list of integers takes a twentieth of that. OpenTelemetry specifies a MetricProducer for this; the Python SDK has none,
 so that the readers add the points.
 Invariants: points are cumulative, and those of one scrape are read together. They are exported only if the service has
-any SDK metric with a value, as otherwise the SDK does not call the exporter. Pushes run in a separate thread; the SDK
-logs failed ones, and the next push has the newer totals. The end of the process waits for the last push for a bounded
-time.
+any SDK metric with a value, as otherwise the SDK does not call the exporter. Pushes run in a separate thread; outages
+are logged, and the next push has the newer totals. The first push is early: it shows whether the collector responds.
+The end of the process waits for the last push for a bounded time.
 Owner: `slotmesh.telemetry.setup_sdk`.
 """
 
@@ -16,7 +16,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -39,6 +41,7 @@ from slotmesh.config.otlp import OtlpTarget
 from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.telemetry import names
+from slotmesh.telemetry.exports import LAST_S, Exports, keep_attempts_quiet
 from slotmesh.telemetry.instruments import Buckets, ReadBuckets
 from slotmesh.telemetry.setup_tracing import EXPORT_TIMEOUT_S, MISSING
 
@@ -122,8 +125,8 @@ class BridgedReader(PrometheusMetricReader):
         super()._receive_metrics(self._bridge.added_to(metrics_data), timeout_millis, **kwargs)
 
 
-LAST_PUSH_S: Final = 2.0
-"""How long the end of the process may wait for the collector, in seconds."""
+FIRST_PUSH_S: Final = 1.0
+"""When to push first, after the start."""
 
 _log = get_logger(__name__)
 
@@ -131,8 +134,8 @@ _log = get_logger(__name__)
 class PushingReader(PeriodicExportingMetricReader):
     """Pushes the SDK's metrics and a bridge's histograms, every 60 s or `OTEL_METRIC_EXPORT_INTERVAL`."""
 
-    def __init__(self, target: OtlpTarget, bridge: Bridge) -> None:
-        """Starts pushing.
+    def __init__(self, target: OtlpTarget, bridge: Bridge, exports: Exports) -> None:
+        """Starts pushing. `exports`: counts how that goes, together with other readers.
 
         Raises:
             CannotStart: the exporter is not installed.
@@ -146,37 +149,43 @@ class PushingReader(PeriodicExportingMetricReader):
         self._finished = threading.Event()
         self._process = os.getpid()
         exporter = OTLPMetricExporter(endpoint=target.url, insecure=target.insecure, timeout=int(EXPORT_TIMEOUT_S))
-        super().__init__(_BridgedExporter(exporter, bridge))
+        self._exports = exports
+        keep_attempts_quiet()
+        super().__init__(_BridgedExporter(exporter, bridge, exports))
         _log.info("sending metrics", endpoint=target.url)
 
     def _ticker(self) -> None:
         """Pushes. The SDK runs it in forked children, whose connection to the collector is that of their parent."""
         if os.getpid() == self._process:
+            if not self._shutdown_event.wait(min(FIRST_PUSH_S, self._export_interval_millis / 1e3)):
+                with suppress(Exception):  # reading values took too long; the next push is due soon
+                    self.collect()
             super()._ticker()
 
-    def shutdown(self, timeout_millis: float = LAST_PUSH_S * 1000, **kwargs: Any) -> None:
-        """Pushes a last time within the timeout. Must not run on the event loop, which it reads values from.
+    def shutdown(self, timeout_millis: float = LAST_S * 1000, **kwargs: Any) -> None:
+        """Pushes a last time, within `LAST_S`. Must not run on the event loop, which it reads values from.
 
         May be called again.
         """
         if self._finished.is_set():
             return
         self._finished.set()
-        last = threading.Thread(
-            target=super().shutdown, args=(timeout_millis,), kwargs=kwargs, name="last metrics", daemon=True
-        )
-        last.start()
-        last.join(timeout_millis / 1000)
+        self._exports.finish(partial(super().shutdown, timeout_millis, **kwargs))
 
 
 class _BridgedExporter(MetricExporter):
-    def __init__(self, exporter: MetricExporter, bridge: Bridge) -> None:
+    def __init__(self, exporter: MetricExporter, bridge: Bridge, exports: Exports) -> None:
         super().__init__()
+        self._exports = exports
         self._exporter = exporter
         self._bridge = bridge
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
-        return self._exporter.export(self._bridge.added_to(metrics_data), timeout_millis, **kwargs)
+        metrics_data = self._bridge.added_to(metrics_data)
+        with self._exports.running():
+            result = self._exporter.export(metrics_data, timeout_millis, **kwargs)
+        self._exports.ended(is_taken=result is MetricExportResult.SUCCESS)
+        return result
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         return self._exporter.force_flush(timeout_millis)

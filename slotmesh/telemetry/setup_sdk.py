@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.metrics import Meter, NoOpMeter
 
+from slotmesh.telemetry.exports import Exports
 from slotmesh.telemetry.instruments import ReadBuckets
 from slotmesh.telemetry.names import INSTANCE, SERVICE_NAME, Metric
 
@@ -79,12 +80,13 @@ class SdkMetrics:
         self._resource: Resource | None = None
         self._handlers: HandlerMetrics | None = None
         self._otlp = otlp
+        self._exports = Exports("metrics")
         self._push: PushingReader | None = None
         self._push_bridge = None if otlp is None else self._bridge()
         if otlp is not None and self._push_bridge is not None:
             from slotmesh.telemetry.setup_readers import PushingReader  # noqa: PLC0415 - for who pushes metrics
 
-            self._push = PushingReader(otlp, self._push_bridge)
+            self._push = PushingReader(otlp, self._push_bridge, self._exports)
             self._set_up(instance)
 
     def observe_histogram(self, metric: Metric, read: ReadBuckets) -> None:
@@ -141,7 +143,7 @@ class SdkMetrics:
 
         if self._otlp is None:
             raise RuntimeError("metrics are not pushed")
-        return PushingReader(self._otlp, Bridge((), self._started_ns))
+        return PushingReader(self._otlp, Bridge((), self._started_ns), self._exports)
 
     def page(self, accept: str) -> tuple[str, bytes]:
         """The page for Prometheus, in the format that `accept` requests: its content type and text. Blocks."""
@@ -158,12 +160,14 @@ class SdkMetrics:
         pages: Sequence[bytes] = make_wsgi_app(self.registry())(environ, start_response)
         return pages
 
-    def push_last(self) -> None:
-        """Pushes a last time if metrics are pushed. Blocks."""
-        if self._push is not None:
-            self._push.shutdown()
-        if self._handlers is not None:
-            self._handlers.shutdown()
+    @property
+    def exports(self) -> Exports | None:
+        """How pushes go; None if metrics are not pushed."""
+        return None if self._otlp is None else self._exports
+
+    def last_pushes(self) -> list[Callable[[], object]]:
+        """What pushes a last time, to be run at the same time. They block."""
+        return [each.shutdown for each in (self._push, self._handlers) if each is not None]
 
     def shutdown(self) -> None:
         """Stops. May be called again."""

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from slotmesh.logs import get_logger
+from slotmesh.telemetry.exports import Exports, keep_attempts_quiet
 
 MAX_WAITING_SPANS: Final = 8192
 MAX_BATCH_SPANS: Final = 512
@@ -36,17 +37,22 @@ class BoundedSpans(BatchSpanProcessor):
         self._lock = threading.RLock()
         """Reentrant: a signal handler or a finalizer may end a span while its thread holds it."""
         self._process = os.getpid()
-        self._warned = False
         self._reported_unsound = False
         self.waiting = 0
         """Ended spans that are not exported yet."""
-        self.dropped = 0
+        self.exports = Exports("traces")
+        keep_attempts_quiet()
         super().__init__(
             _CountingExporter(exporter, self),
             max_queue_size=MAX_WAITING_SPANS,
             schedule_delay_millis=EVERY_S * 1000,
             max_export_batch_size=MAX_BATCH_SPANS,
         )
+
+    @property
+    def dropped(self) -> int:
+        """Spans that were not exported."""
+        return self.exports.dropped
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queues an ended span, in any thread."""
@@ -56,7 +62,7 @@ class BoundedSpans(BatchSpanProcessor):
             return
         with self._lock:
             if self.waiting >= MAX_WAITING_SPANS:
-                self.dropped += 1
+                self.exports.drop(1)
                 return
             self.waiting += 1
         super().on_end(span)
@@ -65,20 +71,13 @@ class BoundedSpans(BatchSpanProcessor):
         """Counts exported spans, and those that the collector did not accept."""
         with self._lock:
             self.waiting -= count
-            if are_taken:
-                self._warned = False
-                return
-            self.dropped += count
-            if self._warned:
-                return
-            self._warned = True
-        _log.warning("the collector does not take traces; spans are dropped until it does", spans=count)
+        self.exports.ended(is_taken=are_taken, dropped=count)
 
     def unsound(self, error: Exception) -> None:
         """Counts a span that cannot be encoded. The first one is logged."""
         with self._lock:
             self.waiting -= 1
-            self.dropped += 1
+            self.exports.drop(1)
             is_reported, self._reported_unsound = self._reported_unsound, True
         if not is_reported:
             _log.warning("a span cannot be encoded, and is dropped, as are others like it", error=type(error).__name__)
@@ -92,7 +91,8 @@ class _CountingExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Exports them; a batch that raises by halves, so that only spans that cannot be encoded are dropped."""
         try:
-            result = self._exporter.export(spans)
+            with self._spans.exports.running():
+                result = self._exporter.export(spans)
         except Exception as error:  # noqa: BLE001 - of values of users' code, which may raise anything as they are read
             if len(spans) > 1:
                 half = len(spans) // 2

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ from slotmesh.config import ServiceSettings
 from slotmesh.config.otlp import otlp_target, tracing_ratio
 from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.telemetry.exports import Exports
 from slotmesh.telemetry.names import SERVICE_NAME
 from slotmesh.telemetry.tracing import MAX_LINKS, MAX_TEXT_CHARS, Tracing
 from slotmesh.version import VERSION
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from slotmesh.telemetry.setup_span_queue import BoundedSpans
 
 EXPORT_TIMEOUT_S: Final = 10.0
-LAST_SPANS_S: Final = 2.0
-"""How long the end of the process may wait for the collector, in seconds."""
 MISSING: Final = "opentelemetry-exporter-otlp-proto-grpc is not installed: pip install 'slotmesh[otlp]'"
 
 _log = get_logger(__name__)
@@ -59,6 +57,11 @@ class TracingSetup:
         """Spans that were not exported: the queue was full, encoding failed, or the collector did not accept them."""
         return self._spans.dropped if self._spans is not None else 0
 
+    @property
+    def exports(self) -> Exports | None:
+        """How exports go; None if tracing is off."""
+        return None if self._spans is None else self._spans.exports
+
     def use_for_handlers(self) -> None:
         """Exports spans of users' code in this process the same way, unless it has set its own provider."""
         if self._provider is not None:
@@ -70,15 +73,12 @@ class TracingSetup:
             await asyncio.to_thread(self.shutdown)
 
     def shutdown(self) -> None:
-        """Exports the last spans, within `LAST_SPANS_S`. May be called again."""
+        """Exports the last spans, within `exports.LAST_S`. May be called again."""
         provider, self._provider = self._provider, None
-        if provider is None:
+        if provider is None or self._spans is None:
             return
-        # The SDK would wait 30 s, and 10 s for an export in progress, longer than is useful here.
-        last = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
-        last.start()
-        last.join(LAST_SPANS_S)
-        if self._spans is not None and (left_out := self._spans.dropped + self._spans.waiting):
+        self._spans.exports.finish(provider.shutdown)
+        if left_out := self._spans.dropped + self._spans.waiting:
             _log.warning("spans were not sent", spans=left_out)
 
 

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from slotmesh.v1 import roles_pb2 as slotmesh_dot_v1_dot_roles__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eslotmesh/v1/info_service.proto\x12\x0bslotmesh.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17slotmesh/v1/roles.proto\"\x16\n\x14GetServerInfoRequest\"\xc8\x01\n\x12\x43ontrollerStanding\x12\r\n\x05leads\x18\x01 \x01(\x08\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x16\n\x0eleader_address\x18\x03 \x01(\t\x12\x19\n\x11standby_addresses\x18\x04 \x03(\t\x12\x15\n\rstore_problem\x18\x05 \x01(\t\x12\x15\n\rnewer_members\x18\x06 \x03(\t\x12\x34\n\x10leads_since_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x10TrustedAuthority\x12\n\n\x02id\x18\x01 \x01(\t\x12\x34\n\x10list_create_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa4\x01\n\x0bTlsStanding\x12\x0f\n\x07revoked\x18\x01 \x01(\x03\x12\x32\n\x0b\x61uthorities\x18\x02 \x03(\x0b\x32\x1d.slotmesh.v1.TrustedAuthority\x12\x35\n\x11lists_expire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11keeps_older_files\x18\x04 \x01(\x08\"\xf1\x02\n\x15GetServerInfoResponse\x12%\n\x04kind\x18\x01 \x01(\x0e\x32\x17.slotmesh.v1.ServerKind\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x04time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\ncontroller\x18\x08 \x01(\x0b\x32\x1f.slotmesh.v1.ControllerStanding\x12%\n\x03tls\x18\t \x01(\x0b\x32\x18.slotmesh.v1.TlsStanding\x12\x18\n\x10open_descriptors\x18\n \x01(\x03\x12\x17\n\x0fmax_descriptors\x18\x0b \x01(\x03*v\n\nServerKind\x12\x1b\n\x17SERVER_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16SERVER_KIND_CONTROLLER\x10\x01\x12\x16\n\x12SERVER_KIND_ROUTER\x10\x02\x12\x17\n\x13SERVER_KIND_REPLICA\x10\x03\x32q\n\x0bInfoService\x12\x62\n\rGetServerInfo\x12!.slotmesh.v1.GetServerInfoRequest\x1a\".slotmesh.v1.GetServerInfoResponse\"\n\xe2\xdb\x18\x06\x01\x02\x03\x04\x05\x06\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eslotmesh/v1/info_service.proto\x12\x0bslotmesh.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17slotmesh/v1/roles.proto\"\x16\n\x14GetServerInfoRequest\"\xc8\x01\n\x12\x43ontrollerStanding\x12\r\n\x05leads\x18\x01 \x01(\x08\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x16\n\x0eleader_address\x18\x03 \x01(\t\x12\x19\n\x11standby_addresses\x18\x04 \x03(\t\x12\x15\n\rstore_problem\x18\x05 \x01(\t\x12\x15\n\rnewer_members\x18\x06 \x03(\t\x12\x34\n\x10leads_since_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x10TrustedAuthority\x12\n\n\x02id\x18\x01 \x01(\t\x12\x34\n\x10list_create_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa4\x01\n\x0bTlsStanding\x12\x0f\n\x07revoked\x18\x01 \x01(\x03\x12\x32\n\x0b\x61uthorities\x18\x02 \x03(\x0b\x32\x1d.slotmesh.v1.TrustedAuthority\x12\x35\n\x11lists_expire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11keeps_older_files\x18\x04 \x01(\x08\"\x9f\x03\n\x15GetServerInfoResponse\x12%\n\x04kind\x18\x01 \x01(\x0e\x32\x17.slotmesh.v1.ServerKind\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x04time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\ncontroller\x18\x08 \x01(\x0b\x32\x1f.slotmesh.v1.ControllerStanding\x12%\n\x03tls\x18\t \x01(\x0b\x32\x18.slotmesh.v1.TlsStanding\x12\x18\n\x10open_descriptors\x18\n \x01(\x03\x12\x17\n\x0fmax_descriptors\x18\x0b \x01(\x03\x12,\n\x07\x65xports\x18\x0c \x01(\x0b\x32\x1b.slotmesh.v1.ExportStanding\"\x94\x01\n\x0e\x45xportStanding\x12\x15\n\rdropped_spans\x18\x01 \x01(\x03\x12\x34\n\x10traces_fail_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x11metrics_fail_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*v\n\nServerKind\x12\x1b\n\x17SERVER_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16SERVER_KIND_CONTROLLER\x10\x01\x12\x16\n\x12SERVER_KIND_ROUTER\x10\x02\x12\x17\n\x13SERVER_KIND_REPLICA\x10\x03\x32q\n\x0bInfoService\x12\x62\n\rGetServerInfo\x12!.slotmesh.v1.GetServerInfoRequest\x1a\".slotmesh.v1.GetServerInfoResponse\"\n\xe2\xdb\x18\x06\x01\x02\x03\x04\x05\x06\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\013slotmesh.v1P\001Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\252\002\013Slotmesh.V1'
   _globals['_INFOSERVICE'].methods_by_name['GetServerInfo']._loaded_options = None
   _globals['_INFOSERVICE'].methods_by_name['GetServerInfo']._serialized_options = b'\342\333\030\006\001\002\003\004\005\006'
-  _globals['_SERVERKIND']._serialized_start=957
-  _globals['_SERVERKIND']._serialized_end=1075
+  _globals['_SERVERKIND']._serialized_start=1154
+  _globals['_SERVERKIND']._serialized_end=1272
   _globals['_GETSERVERINFOREQUEST']._serialized_start=105
   _globals['_GETSERVERINFOREQUEST']._serialized_end=127
   _globals['_CONTROLLERSTANDING']._serialized_start=130
@@ -47,7 +47,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TLSSTANDING']._serialized_start=419
   _globals['_TLSSTANDING']._serialized_end=583
   _globals['_GETSERVERINFORESPONSE']._serialized_start=586
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=955
-  _globals['_INFOSERVICE']._serialized_start=1077
-  _globals['_INFOSERVICE']._serialized_end=1190
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=1001
+  _globals['_EXPORTSTANDING']._serialized_start=1004
+  _globals['_EXPORTSTANDING']._serialized_end=1152
+  _globals['_INFOSERVICE']._serialized_start=1274
+  _globals['_INFOSERVICE']._serialized_end=1387
 # @@protoc_insertion_point(module_scope)

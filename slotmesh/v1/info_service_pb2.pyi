@@ -209,6 +209,7 @@ class GetServerInfoResponse(_message.Message):
     TLS_FIELD_NUMBER: _builtins.int
     OPEN_DESCRIPTORS_FIELD_NUMBER: _builtins.int
     MAX_DESCRIPTORS_FIELD_NUMBER: _builtins.int
+    EXPORTS_FIELD_NUMBER: _builtins.int
     kind: Global___ServerKind.ValueType
     """The kind of server."""
     server_id: _builtins.str
@@ -239,6 +240,10 @@ class GetServerInfoResponse(_message.Message):
     def tls(self) -> Global___TlsStanding:
         """Its trust settings. Unset in plain text."""
 
+    @_builtins.property
+    def exports(self) -> Global___ExportStanding:
+        """How its exports by OTLP go. Unset if it exports nothing."""
+
     def __init__(
         self,
         *,
@@ -253,11 +258,46 @@ class GetServerInfoResponse(_message.Message):
         tls: Global___TlsStanding | None = ...,
         open_descriptors: _builtins.int = ...,
         max_descriptors: _builtins.int = ...,
+        exports: Global___ExportStanding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "start_time", b"start_time", "time", b"time", "tls", b"tls"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "exports", b"exports", "start_time", b"start_time", "time", b"time", "tls", b"tls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "controller", b"controller", "incarnation", b"incarnation", "kind", b"kind", "max_descriptors", b"max_descriptors", "open_descriptors", b"open_descriptors", "server_id", b"server_id", "start_time", b"start_time", "time", b"time", "tls", b"tls", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "controller", b"controller", "exports", b"exports", "incarnation", b"incarnation", "kind", b"kind", "max_descriptors", b"max_descriptors", "open_descriptors", b"open_descriptors", "server_id", b"server_id", "start_time", b"start_time", "time", b"time", "tls", b"tls", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
+class ExportStanding(_message.Message):
+    """How a server's exports of traces and metrics to a collector go."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DROPPED_SPANS_FIELD_NUMBER: _builtins.int
+    TRACES_FAIL_TIME_FIELD_NUMBER: _builtins.int
+    METRICS_FAIL_TIME_FIELD_NUMBER: _builtins.int
+    dropped_spans: _builtins.int
+    """Spans that were not exported, since the server started."""
+    @_builtins.property
+    def traces_fail_time(self) -> _timestamp_pb2.Timestamp:
+        """When exports of traces began to fail. Unset if the last one succeeded, or there was none."""
+
+    @_builtins.property
+    def metrics_fail_time(self) -> _timestamp_pb2.Timestamp:
+        """When exports of metrics began to fail. Unset if the last one succeeded, or there was none."""
+
+    def __init__(
+        self,
+        *,
+        dropped_spans: _builtins.int = ...,
+        traces_fail_time: _timestamp_pb2.Timestamp | None = ...,
+        metrics_fail_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["metrics_fail_time", b"metrics_fail_time", "traces_fail_time", b"traces_fail_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_spans", b"dropped_spans", "metrics_fail_time", b"metrics_fail_time", "traces_fail_time", b"traces_fail_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportStanding: _TypeAlias = ExportStanding  # noqa: Y015

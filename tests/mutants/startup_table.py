@@ -126,6 +126,20 @@ STARTUP: Final = (
         "tests/unit/telemetry/test_forked_children.py",
     ),
     mutant(
+        "each failed export is a line of the log",
+        TELEMETRY,
+        "if not is_taken and since is None:",
+        "if not is_taken:",
+        "tests/unit/telemetry/test_exports.py",
+    ),
+    mutant(
+        "the end of a process waits for a collector that does not respond",
+        TELEMETRY,
+        "while last.is_alive() and not self.is_in_outage and",
+        "while last.is_alive() and",
+        "tests/unit/telemetry/test_exports.py",
+    ),
+    mutant(
         "a signal handler that ends a span waits for its own thread",
         TELEMETRY,
         "self._lock = threading.RLock()",

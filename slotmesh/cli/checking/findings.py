@@ -37,6 +37,7 @@ class Section(StrEnum):
     VERSIONS = "versions"
     CLOCKS = "clocks"
     DESCRIPTORS = "open descriptors"
+    EXPORTS = "traces and metrics"
     ROUTERS = "routers"
     BACKENDS = "backends"
     ENDPOINTS = "endpoints"

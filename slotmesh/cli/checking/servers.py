@@ -21,6 +21,7 @@ from slotmesh.cli.checking.findings import (
     ok,
 )
 from slotmesh.cli.documents import time_of
+from slotmesh.cli.figures import unix_time
 from slotmesh.security.identity import identity_of, trust_domain_of
 from slotmesh.units import is_loopback, parse_host_port
 from slotmesh.v1.info_service_pb2 import TlsStanding
@@ -237,6 +238,28 @@ def descriptors(seen: SeenMesh) -> Iterator[MeshFinding]:
     if known:
         most = max(info.open_descriptors / info.max_descriptors for _, info in known)
         yield ok(Section.DESCRIPTORS, f"at most {most:.1%} of what a process may open is open")
+
+
+def exports(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Whether collectors take traces and metrics."""
+    known = [(it.announced.subject, it.info.exports) for it in seen.answers if it.info.HasField("exports")]
+    fix = "start the collector of --otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT), or correct that; logs have the reason"
+    dropped = sum(it.dropped_spans for _, it in known)
+    is_well = True
+    for signal, failing in (
+        ("traces", [(name, it.traces_fail_time) for name, it in known if it.HasField("traces_fail_time")]),
+        ("metrics", [(name, it.metrics_fail_time) for name, it in known if it.HasField("metrics_fail_time")]),
+    ):
+        if not failing:
+            continue
+        is_well = False
+        for_s = max(0.0, seen.now - min(unix_time(since) for _, since in failing))
+        lost = f"; {dropped:,} spans were dropped" if signal == "traces" else ""
+        text = f"no collector has taken {signal} of {_named([name for name, _ in failing])} for {_span(for_s)}{lost}"
+        yield MeshFinding(Section.EXPORTS, Severity.WARNING, "", text, fix)
+    if known and is_well:
+        earlier = f"; {dropped:,} spans were dropped earlier" if dropped else ""
+        yield ok(Section.EXPORTS, f"collectors take the exports of {len(known)} servers{earlier}")
 
 
 def _named(names: list[str]) -> str:

@@ -36,6 +36,7 @@ _JUDGES: Final[tuple[Callable[[SeenMesh], Iterator[MeshFinding]], ...]] = (
     servers.versions,
     servers.clocks,
     servers.descriptors,
+    servers.exports,
     member_findings.routers,
     member_findings.lost_members,
     member_findings.backends,
@@ -164,10 +165,10 @@ async def check(
     """Look at a running mesh, and say what is wrong with it and what to do.
 
     Who leads; whether each address that is announced to others answers, is who it should be, and when its certificate
-    ends; versions, clocks, open descriptors; whether routers have the newest routing table and links to all replicas,
-    backends their replicas, endpoints somewhere to lead; of ingresses that are named with --http the same, and whether
-    they are ready and know the newest routes. Addresses are tried from this machine: from another network
-    some may not be reached that others reach.
+    ends; versions, clocks, open descriptors, exports of traces and metrics; whether routers have the newest routing
+    table and links to all replicas, backends their replicas, endpoints somewhere to lead; of ingresses that are named
+    with --http the same, and whether they are ready and know the newest routes. Addresses are tried from this machine:
+    from another network some may not be reached that others reach.
 
     √ is well, ‼ a warning, × wrong. Exit status 0: nothing is wrong, though there may be warnings; 4: something is.
 

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from slotmesh.config.otlp import OtlpTarget
+from slotmesh.telemetry.exports import Exports
 from slotmesh.telemetry.setup_readers import Bridge, PushingReader
 from slotmesh.telemetry.setup_span_queue import BoundedSpans
 from tests.support.spans import tracing_to
@@ -71,7 +72,7 @@ def test_a_child_queues_no_span_and_does_not_wait_for_threads_of_its_parent() ->
 
 
 def test_a_child_pushes_no_metrics() -> None:
-    reader = PushingReader(OtlpTarget("http://127.0.0.1:1", insecure=True), Bridge((), 0))
+    reader = PushingReader(OtlpTarget("http://127.0.0.1:1", insecure=True), Bridge((), 0), Exports("metrics"))
 
     def is_pushing() -> int:
         pusher = reader._daemon_thread

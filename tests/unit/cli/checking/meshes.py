@@ -10,7 +10,7 @@ from slotmesh.cli.commands.check import findings_of
 from slotmesh.cli.controller_view import READY_STATE, ControllerStatus, Members, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.v1 import mesh_pb2
-from slotmesh.v1.info_service_pb2 import ControllerStanding, GetServerInfoResponse
+from slotmesh.v1.info_service_pb2 import ControllerStanding, ExportStanding, GetServerInfoResponse
 from tests.support.messages import changed
 
 NOW = 1_800_000_000.0
@@ -60,6 +60,7 @@ ROUTER_ANSWER = but(
     version="1.0.0",
     open_descriptors=50,
     max_descriptors=1_000,
+    exports=ExportStanding(),
 )
 REPLICA_ANSWER = but(ROUTER_ANSWER, announced=announced("replica", "127.0.0.1:3", "b-1"), server_id="b-1")
 SEEN = SeenMesh(
