@@ -1,4 +1,4 @@
-"""Profiles of hypothesis, which long tests run, bounds of tests, what they cost, what the garbage collector sees."""
+"""Profiles of hypothesis, which tests run in which order, their bounds and costs, what the garbage collector sees."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import inspect
 import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 from typing import Final
 
 import pytest
 from hypothesis import Phase, settings
 
+from tests.support.order import ordered
 from tests.support.tiers import ALL, FORMS, chosen
 from tests.support.wait import bounded
 
@@ -21,6 +23,14 @@ SLOW_S: Final = 1.0
 REPORTED_S: Final = 60.0
 """pytest-timeout ends an asynchronous test so much later than its own bound: what fails is the wait, and there is time
 to end fixtures and describe the failure. In the midst of that description the timeout would end all of pytest."""
+FROZEN_EACH: Final = 300
+"""Tests after which the garbage collector leaves alone what there is by then."""
+_SINCE: Final = pytest.StashKey[int]()
+"""Tests that have run since then."""
+_TESTS: Final = Path(__file__).parent
+
+# What is collected stays to the end: a fifth of the time would go into looking for garbage among it.
+gc.disable()
 
 settings.register_profile("usual", deadline=None)
 """An example may take as long as a busy machine makes it take."""
@@ -51,10 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the long tests that were not chosen, and bounds asynchronous tests."""
+    """Leaves out the long tests that were not chosen, bounds asynchronous tests, orders all for several processes."""
     choose_long(config, items)
     bound_each(config, items)
+    if processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        items[:] = ordered(items, lambda item: item.path.relative_to(_TESTS).parts, processes)
 
 
 def choose_long(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -86,8 +99,21 @@ def pytest_collection_finish() -> None:
 
     Otherwise each full collection, which tests of references ask for, walks through all of them.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, bool, bool]:
+    """Between two files, now and then, it is made to leave alone what tests have imported, and what pytest keeps."""
+    done = yield
+    item.config.stash[_SINCE] = since = item.config.stash.get(_SINCE, 0) + 1
+    if since >= FROZEN_EACH and nextitem is not None and nextitem.path != item.path:
+        item.config.stash[_SINCE] = 0
+        gc.collect()
+        gc.freeze()
+    return done
 
 
 @pytest.hookimpl(wrapper=True)
