@@ -42,9 +42,15 @@ def python_files() -> Iterator[Path]:
                 yield path
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields those in the node, the parts of a `try` and of a `match` too: no expression has a function with lines."""
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        yield from getattr(node, field, ())
+
+
 def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
     """Yields the qualified name and the lines of each function, nested ones too; decorators do not count."""
-    for node in ast.iter_child_nodes(tree):
+    for node in statements(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             name = f"{prefix}{node.name}"
             if not isinstance(node, ast.ClassDef):
@@ -91,6 +97,10 @@ def test_an_exception_is_needed(path: str) -> None:
         ("class A:\n    async def f():\n" + "        x = 1\n" * 60, ["a.py::A.f"]),
         ("def f():\n    def g():\n" + "        x = 1\n" * 60, ["a.py::f", "a.py::f.g"]),
         ("if True:\n    def f():\n" + "        x = 1\n" * 60, ["a.py::f"]),
+        ("if x:\n    pass\nelse:\n    def f():\n" + "        x = 1\n" * 60, ["a.py::f"]),
+        ("try:\n    pass\nexcept E:\n    def f():\n" + "        x = 1\n" * 60, ["a.py::f"]),
+        ("try:\n    pass\nfinally:\n    def f():\n" + "        x = 1\n" * 60, ["a.py::f"]),
+        ("match x:\n    case 1:\n        def f():\n" + "            x = 1\n" * 60, ["a.py::f"]),
     ],
 )
 def test_every_way_to_be_too_long_is_found(source: str, expected: list[str]) -> None:

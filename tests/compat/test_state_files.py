@@ -11,6 +11,7 @@ import pytest
 from tests.compat.mixed_mesh import one_controller
 from tests.support.faults import THIS, Installation
 from tests.support.shell import slotmesh as command
+from tests.support.tiers import long
 
 MESH: Final = """
 backends:
@@ -65,7 +66,7 @@ async def test_a_newer_controller_reads_all_that_an_older_one_has_written(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("has_spec", [False, True])
+@pytest.mark.parametrize("has_spec", [long(False), True])
 async def test_an_older_controller_reads_what_a_newer_one_has_written_where_nothing_new_is_used(
     previous: Installation, tmp_path: Path, has_spec: bool
 ) -> None:

@@ -51,6 +51,7 @@ async def test_calls_results_and_failures() -> None:
     assert "skipped 0" in output
 
 
+@pytest.mark.long
 async def test_order_of_keys(tmp_path: Path) -> None:
     node()
     file = tmp_path / "records"

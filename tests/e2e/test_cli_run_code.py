@@ -50,8 +50,9 @@ async def answers(mesh: MeshRun, endpoint: str) -> set[str]:
         return {await app.ask() for _ in range(20)}
 
 
-async def test_a_replica_that_is_killed_or_added_runs_what_was_applied(folder: Path) -> None:
+async def test_edited_code_runs_when_it_is_applied(folder: Path) -> None:
     temporary = folder.parent / "temporary"
+    (folder / "mesh.yaml").write_text(FILE.replace("num_replicas: 2", "num_replicas: 1"))
     async with mesh_run("mesh.yaml", *PORTS, cwd=folder, env={"TMPDIR": str(temporary)}) as mesh:
         await mesh.wait_ready()
         at = ("--address", mesh.controller_address)
@@ -71,17 +72,6 @@ async def test_a_replica_that_is_killed_or_added_runs_what_was_applied(folder: P
         assert "version '1.0'" in applied.out + applied.err, "it says that this one keeps its code"
         assert (await answers(mesh, "app"), await answers(mesh, "named")) == ({"two"}, {"one"})
 
-        rewrite(folder / "app.py", APP.format(answer="three"))
-        for backend in ("app", "named"):
-            old = min(it for it in await mesh.replica_pids() if it.startswith(f"{backend}-"))
-            await mesh.kill_replica(old)
-            await mesh.wait_for_replicas(4, without=old, timeout=60.0)
-        for backend in ("app", "named"):
-            scaled = await command("scale", backend, "3", "--wait", *at)
-            assert scaled.status == 0, scaled
-        await mesh.wait_for_replicas(6, timeout=60.0)
-        assert (await answers(mesh, "app"), await answers(mesh, "named")) == ({"two"}, {"one"})
-
         shown = (await mesh.members()).replicas
         assert {it.handler_version for it in shown if it.backend == "named"} == {"1.0"}
         (version,) = {it.handler_version for it in shown if it.backend == "app"}
@@ -94,6 +84,28 @@ async def test_a_replica_that_is_killed_or_added_runs_what_was_applied(folder: P
         mesh.process.terminate()
         assert await mesh.wait_ended() == 0
         assert not [*temporary.glob("slotmesh-*")]
+
+
+@pytest.mark.long
+async def test_a_replica_that_is_killed_or_added_runs_what_was_applied(folder: Path) -> None:
+    async with mesh_run("mesh.yaml", *PORTS, cwd=folder) as mesh:
+        await mesh.wait_ready()
+        at = ("--address", mesh.controller_address)
+        rewrite(folder / "app.py", APP.format(answer="two"))
+        applied = await command("apply", "mesh.yaml", "--yes", "--wait", *at, cwd=folder)
+        assert applied.status == 0, applied
+        assert (await answers(mesh, "app"), await answers(mesh, "named")) == ({"two"}, {"one"})
+
+        rewrite(folder / "app.py", APP.format(answer="three"))
+        for backend in ("app", "named"):
+            old = min(it for it in await mesh.replica_pids() if it.startswith(f"{backend}-"))
+            await mesh.kill_replica(old)
+            await mesh.wait_for_replicas(4, without=old, timeout=60.0)
+        for backend in ("app", "named"):
+            scaled = await command("scale", backend, "3", "--wait", *at)
+            assert scaled.status == 0, scaled
+        await mesh.wait_for_replicas(6, timeout=60.0)
+        assert (await answers(mesh, "app"), await answers(mesh, "named")) == ({"two"}, {"one"})
 
 
 @pytest.mark.long

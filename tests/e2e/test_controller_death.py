@@ -78,7 +78,7 @@ async def test_replicas_of_a_killed_controller_serve_on_and_are_taken_over(tmp_p
         assert await launches(lone) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_a_killed_controller_that_starts_with_the_same_spec_keeps_what_was_applied(tmp_path: Path) -> None:
     one = SPEC.replace("num_replicas: 2", "num_replicas: 1")

@@ -132,6 +132,7 @@ async def run_steps(folder: Path, steps: int) -> None:
     assert seen == cuda | fpga, "each handler sees one device, and none of the other pool"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_no_device_has_two_holders_and_none_is_lost(tmp_path: Path) -> None:
     await run_steps(tmp_path, 6)

@@ -26,6 +26,7 @@ PAUSE_S = 0.02
 """Of a caller between its calls: the replicas that start have processors too."""
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.timeout(120)
 async def test_draining_every_replica_under_load_fails_no_call(tmp_path: Path) -> None:

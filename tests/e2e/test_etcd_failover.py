@@ -93,6 +93,7 @@ async def running(folder: Path) -> AsyncIterator[EtcdMesh]:
         yield mesh
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.timeout(120)
 async def test_no_call_fails_when_the_controller_and_the_leader_of_etcd_are_killed() -> None:

@@ -78,6 +78,7 @@ async def test_of_processes_that_dispatch_at_the_same_instant_one_wins() -> None
         await assert_all_free(mesh, client)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.timeout(120)
 async def test_the_slots_of_a_replica_that_is_killed_are_gone() -> None:
