@@ -46,11 +46,13 @@ def parse_duration(text: str) -> timedelta:
     """Reads `250ms`, `1.5s`, `2m`, `1h`. To the microsecond.
 
     Raises:
-        ValueError: there is no unit, an unknown one, or a sign.
+        ValueError: there is no unit, an unknown one, or a sign; or it is too long.
     """
     try:
         return timedelta(microseconds=_quantity(text, MICROSECONDS_OF))
-    except (ValueError, OverflowError):
+    except OverflowError:
+        raise ValueError(f"the duration {text!r} is too long") from None
+    except ValueError:
         raise ValueError(f"expected a duration such as 250ms, 30s or 2m, got {text!r}") from None
 
 

@@ -105,6 +105,8 @@ _UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
 """Also of unknown options; the library exports no name for it."""
 _NEGATIVE: Final = re.compile(r"-\d+(\.\d+)?")
 """What looks like an option, and was meant as an argument."""
+_NUMBERS: Final = ("N", "REVISION")
+"""How help shows arguments that are numbers."""
 _PREFIX: Final = "Value error, "
 
 
@@ -133,8 +135,16 @@ def _in_own_words() -> Iterator[None]:
         raise
     except _UsageError as error:
         if _NEGATIVE.fullmatch(getattr(error, "option_name", "")):
-            error.message = "a number that is given here must be 0 or more"
+            raise _negative(error.ctx) from None
         raise
+
+
+def _negative(context: Any) -> typer.BadParameter:
+    """The error for a number which the library took for an option: it names the argument that is a number."""
+    numbers = [it for it in context.command.params if it.param_type_name == "argument" and it.metavar in _NUMBERS]
+    if not numbers:
+        return typer.BadParameter("no argument here begins with - and a digit", ctx=context)
+    return typer.BadParameter("must be at least 0", ctx=context, param=numbers[0])
 
 
 def _message(error: typer.BadParameter) -> str:
@@ -147,4 +157,4 @@ def _message(error: typer.BadParameter) -> str:
 def own_words(kind: str, given: object, bounds: Mapping[str, Any]) -> str:
     """The message for a known kind of error; otherwise empty."""
     words = _KINDS.get(kind)
-    return f"{words.format_map(bounds)}, is {given}" if words else ""
+    return f"{words.format_map(bounds)}, is {'empty' if given == '' else given}" if words else ""

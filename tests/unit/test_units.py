@@ -31,7 +31,7 @@ def test_durations(text: str, seconds: float) -> None:
     "text", ["", "5", "5 parsecs", "-1s", "1s2", "s", "1e3s", "1,5s", "nan", "inf s", "9" * 30 + "d", "٣s"]
 )
 def test_no_durations(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a duration such as 250ms, 30s or 2m, got"):
+    with pytest.raises(ValueError, match=r"expected a duration such as 250ms, 30s or 2m, got|is too long"):
         parse_duration(text)
 
 

@@ -66,8 +66,12 @@ Directory = Annotated[
 CaKey = Annotated[
     Path | None, typer.Option("--ca-key", metavar="PATH", help="The authority's key, where it is not DIR/ca.key.")
 ]
-Days = Annotated[int | None, typer.Option("--days", metavar="N", help="How long they last, 1 to 366 days.")]
-Hours = Annotated[int | None, typer.Option("--hours", metavar="N", help="The same in hours, 24 to 8784.")]
+Days = Annotated[
+    int | None, typer.Option("--days", metavar="N", min=1, max=366, help="How long they last, 1 to 366 days.")
+]
+Hours = Annotated[
+    int | None, typer.Option("--hours", metavar="N", min=24, max=8_784, help="The same in hours, 24 to 8784.")
+]
 CERTS = Path("certs")
 
 

@@ -101,7 +101,9 @@ async def events(
         str, typer.Option(metavar="CURSOR", help="Only events after that one: its `cursor` in JSON or YAML.")
     ] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones, until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The newest of them; 0: all.")] = 100,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, max=1_000_000, help="The newest of them; 0: all.")
+    ] = 100,
     output: Output = OutputForm.TABLE,
     address: ControllerAddress = CONTROLLER,
 ) -> None:

@@ -28,10 +28,14 @@ async def logs(
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, help="Newest lines of each replica; 0: all that are kept.")
+        int,
+        typer.Option("--lines", "-n", min=0, max=1_000_000, help="Newest lines of each replica; 0: all that are kept."),
     ] = 200,
     ended: Annotated[
-        int, typer.Option(min=0, help="With a backend: how many of its replicas that have ended, the newest ones.")
+        int,
+        typer.Option(
+            min=0, max=1_000_000, help="With a backend: how many of its replicas that have ended, the newest ones."
+        ),
     ] = 4,
     address: ControllerAddress = CONTROLLER,
 ) -> None:

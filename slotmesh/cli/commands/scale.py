@@ -13,6 +13,7 @@ from slotmesh.cli.parameters import BACKEND, CONTROLLER, BackendName, Controller
 from slotmesh.cli.view.changes import difference, print_change
 from slotmesh.cli.waiting import DEFAULT_PATIENCE, Patience, WaitForReady, patience_of, wait_for_backends
 from slotmesh.errors import BackendNotFound
+from slotmesh.spec.model import MAX_REPLICAS
 from slotmesh.spec.writing import UNSET
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
@@ -20,7 +21,9 @@ from slotmesh.v1 import mesh_pb2
 
 async def scale(
     backend: BackendName,
-    replicas: Annotated[int, typer.Argument(metavar="N", min=0, help="How many replicas it should have.")],
+    replicas: Annotated[
+        int, typer.Argument(metavar="N", min=0, max=MAX_REPLICAS, help="How many replicas it should have.")
+    ],
     *,
     dry_run: DryRun = False,
     wait: WaitForReady = None,

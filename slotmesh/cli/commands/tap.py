@@ -247,7 +247,13 @@ async def tap(
     ] = 1_000,
     limit: Annotated[
         int,
-        typer.Option("--limit", "-n", min=0, help="End after this number of calls, or after --duration; 0: no limit."),
+        typer.Option(
+            "--limit",
+            "-n",
+            min=0,
+            max=1_000_000,
+            help="End after this number of calls, or after --duration; 0: no limit.",
+        ),
     ] = 0,
     duration: Annotated[timedelta | None, duration("End after this time, as 30s. Default: at Ctrl-C.")] = None,
     payloads: ShowsPayloads = False,

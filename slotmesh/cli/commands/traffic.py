@@ -144,7 +144,13 @@ ShiftGuards = Annotated[
 ]
 ShiftMinCalls = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Calls that must have ended in a step for guards to pass it.", show_default="100"),
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=1_000_000,
+        help="Calls that must have ended in a step for guards to pass it.",
+        show_default="100",
+    ),
 ]
 StopShift = Annotated[bool, typer.Option("--shift-stop", help="End the shift where it is.")]
 BackShift = Annotated[bool, typer.Option("--shift-back", help="End the shift, with the weights before it.")]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
@@ -44,7 +44,14 @@ def told(*arguments: str) -> str:
     ("arguments", "expected"),
     [
         (("scale", "digits", "many"), "must be a whole number, is many"),
-        (("scale", "digits", "-1"), "a number that is given here must be 0 or more"),
+        (("scale", "digits", "-1"), "Invalid value for 'N': must be at least 0"),
+        (("scale", "digits", "-1.5"), "Invalid value for 'N': must be at least 0"),
+        (("scale", "digits", ""), "Invalid value for 'N': must be a whole number, is empty"),
+        (("scale", "digits", "9" * 30), "Invalid value for 'N': must be at most 10000, is 999"),
+        (("rollback", "-1"), "'REVISION': must be at least 0"),
+        (("describe", "-1"), "no argument here begins with - and a digit"),
+        (("certs", "init", "--hours", "1"), "'--hours': must be at least 24, is 1"),
+        (("check", "--wait", "99999999999h"), "'--wait': the duration '99999999999h' is too long"),
         (("scale", "digits", "1.5"), "must be a whole number, is 1.5"),
         (("bench", "e", "m", "--rate", "fast"), "'--rate': must be a number, is fast"),
         (("bench", "e", "m", "--in-flight", "0"), "'--in-flight': must be at least 1, is 0"),
@@ -82,6 +89,28 @@ def _options(group: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
             wanted = [hints.get(param.name), *get_args(hints.get(param.name))]
             if any(isinstance(it, type) and issubclass(it, int | float | timedelta | Enum) for it in wanted):
                 yield from ((*path, name, opt) for opt in param.opts if opt.startswith("--") and bool not in wanted)
+
+
+def test_each_number_of_any_command_has_bounds() -> None:
+    """One without an upper bound does not fit into a message to the mesh, or into the platform's integers."""
+    without = {
+        (*option[:-1], name)
+        for option in _options(typer.main.get_command(app))
+        for name, bounds in _bounds_of(option[:-1])
+        if None in bounds
+    }
+    assert without == {("traffic", "step")}, "the controller has bounds for it, and a float fits"
+
+
+def _bounds_of(path: tuple[str, ...]) -> Iterator[tuple[str, tuple[float | None, float | None]]]:
+    """The numbers of a command, with what each is from and to."""
+    command: Any = typer.main.get_command(app)
+    for name in path:
+        command = command.commands[name]
+    for name, hint in get_type_hints(command.callback, include_extras=True).items():
+        kind, *more = get_args(hint) or (None,)
+        if {int, float} & {kind, *get_args(kind)}:
+            yield from ((name, (it.min, it.max)) for it in more if hasattr(it, "min") and it.parser is None)
 
 
 def test_no_option_of_any_command_answers_in_foreign_words() -> None:
