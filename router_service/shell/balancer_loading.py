@@ -3,8 +3,8 @@
 Purpose: the names that backends may give are those of `--balancers`, and those of installed entry points. What a
 configuration names is looked up among them, never imported.
 Invariants: one of `--balancers` that cannot be loaded stops the start, with the way out; an entry point that cannot is
-left out, with a warning. Faults are logged once per `FAULT_INTERVAL_S` for each backend and cause, by the class of what
-was raised and where: its text may have keys or metadata of calls.
+left out, with a warning. Faults are logged once per `FAULT_INTERVAL_S` for each backend, balancer and cause, by the
+class of what was raised and where: its text may have keys or metadata of calls.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ def _checked(found: Any) -> MakePlugIn:
 
 
 class FaultLog:
-    """Logs faults of balancers. Keeps the time of the newest line for each backend and cause."""
+    """Logs faults of balancers. Keeps the time of the newest line for each backend, its balancer and cause."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._logged: dict[tuple[str, PickFault], float] = {}
+        self._logged: dict[tuple[str, str, PickFault], float] = {}
 
     def __call__(self, backend: str, balancer: str, cause: PickFault, error: BaseException | None) -> None:
         """See `PlugIns.report`."""
         now = self._now()
-        logged_at = self._logged.get((backend, cause))
+        logged_at = self._logged.get((backend, balancer, cause))
         if logged_at is not None and now - logged_at < FAULT_INTERVAL_S:
             return
-        self._logged[backend, cause] = now
+        self._logged[backend, balancer, cause] = now
         _log.warning(
             "a balancer failed or was late; where it does not pick, least_loaded does",
             backend=backend,
