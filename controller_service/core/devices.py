@@ -65,6 +65,9 @@ class DeviceLedger:
             names = self.pools.get(pool, ())
             if self.choose({pool: amount}) is not None:
                 continue
+            if pool not in self.pools:
+                texts.append(f"{amount:g} of {pool} is wanted, and {_no_pool(self.pools)}")
+                continue
             held = [it for it in names if used.get((pool, it))]
             partly = sum(used[pool, it] < WHOLE for it in held)
             shared = f", {partly} of them in part" if partly else ""
@@ -207,11 +210,14 @@ def _during_rollout(backend: Backend, before: Mapping[str, Backend], after: Mapp
 
 
 def _unknown_pools(backend: Backend, pools: Pools) -> Iterator[SpecViolation]:
-    known = f"there are {', '.join(sorted(pools))}" if pools else "it has none"
     for pool in backend.devices:
         if pool not in pools:
-            text = f"no pool of this controller's --devices has this name ({known})"
-            yield SpecViolation(f"backends.{show(backend.name)}.devices.{show(pool)}", text)
+            yield SpecViolation(f"backends.{show(backend.name)}.devices.{show(pool)}", _no_pool(pools))
+
+
+def _no_pool(pools: Pools) -> str:
+    known = f"there are {', '.join(sorted(pools))}" if pools else "it has none"
+    return f"no pool of this controller's --devices has this name ({known})"
 
 
 def _unknown_resources(backends: Iterable[Backend], resources: Mapping[str, str]) -> Iterator[SpecViolation]:

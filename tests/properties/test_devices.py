@@ -186,3 +186,10 @@ def test_a_rollout_of_shares_does_not_take_the_device_that_another_backend_was_p
         "0.5 of cuda is wanted, and 1 of 2 are held, and the others are for replicas that want whole ones (by a, b)"
     )
     assert ledger.choose({"cuda": 1}) == (HeldDevice("cuda", "1"),)
+
+
+def test_a_pool_that_there_is_no_more_is_named() -> None:
+    ledger = DeviceLedger(pools={"gpu": ("0",)}, holders={"a": (HeldDevice("cuda", "0"),)})
+    assert ledger.lack({"cuda": 1}) == (
+        "1 of cuda is wanted, and no pool of this controller's --devices has this name (there are gpu)"
+    )
