@@ -27,7 +27,9 @@ _TEXT: Final = b"text"
 _TOKENS: Final = b"tokens"
 
 
-def prefix_blocks(prompt: str | bytes | Iterable[int], most: int = MAX_PREFIX_BLOCKS) -> tuple[int, ...]:
+def prefix_blocks(
+    prompt: str | bytes | bytearray | memoryview | Iterable[int], most: int = MAX_PREFIX_BLOCKS
+) -> tuple[int, ...]:
     """The hashes of the blocks that text, or a sequence of token ids, begins with.
 
     Block i of text ends behind 64·i bytes of its UTF-8, block i of tokens behind 16·i of them. Its hash is BLAKE2b,
@@ -46,9 +48,12 @@ def prefix_blocks(prompt: str | bytes | Iterable[int], most: int = MAX_PREFIX_BL
         raise ValueError(f"most: must be 1 … {MAX_PREFIX_BLOCKS:,}, got {most}")
     if isinstance(prompt, str):
         return blocks_of_text(prompt[: most * BLOCK_BYTES].encode(errors="surrogatepass"), most)
-    if isinstance(prompt, bytes):
-        return blocks_of_text(prompt, most)
-    tokens = [index(each) for each in islice(prompt, most * BLOCK_TOKENS)]
+    if isinstance(prompt, bytes | bytearray | memoryview):
+        return blocks_of_text(bytes(prompt[: most * BLOCK_BYTES]), most)
+    try:
+        tokens = [index(each) for each in islice(prompt, most * BLOCK_TOKENS)]
+    except TypeError as error:
+        raise TypeError(f"a prompt is text, its UTF-8, or token ids, which are integers: {error}") from None
     if wrong := [each for each in tokens if not 0 <= each <= MAX_TOKEN]:
         raise ValueError(f"a token is 0 … {MAX_TOKEN:,}, got {wrong[0]}")
     return blocks_of_tokens(tokens, most)

@@ -56,6 +56,7 @@ class Multiplexed:
                 raise TypeError(f"{name}: unload={self.unload!r} must name a method of the handler")
             if kind_of(unload) is MethodKind.ASYNC and not self.is_async:
                 raise TypeError(f"{name} is `def`, so {self.unload}, which unloads, must be `def`, too")
+            _check_takes_one(unload, f"{name}: unload={self.unload!r} must name a method that takes the model", 1)
         function = runnable(self._function, MethodKind.ASYNC if self.is_async else MethodKind.DEF)
         return ModelPool(name, lambda it: function(instance, it), unload, self.max_models, is_async=self.is_async)
 
@@ -105,9 +106,20 @@ def multiplexed(
     def decorate(function: TargetT) -> TargetT:
         if not inspect.isfunction(function) or kind_of(function).yields:
             raise TypeError(f"@multiplexed decorates a method that returns a model, got {function!r}")
+        _check_takes_one(function, f"@multiplexed: {function.__qualname__} must take the id of a model", 2)
         return Multiplexed(function, max_models, unload)  # type: ignore[return-value]  # called in the same way
 
     return decorate
+
+
+def _check_takes_one(function: Callable[..., Any], problem: str, arguments: int) -> None:
+    """Whether it can be called with one argument, of a function behind `self`. Raises TypeError."""
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError as error:
+        raise TypeError(f"{problem} and nothing else: {error}") from None
+    except ValueError:
+        pass  # a function of C without a signature
 
 
 def multiplexed_of(handler: type) -> list[Multiplexed]:

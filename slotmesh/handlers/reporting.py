@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from itertools import islice
-from math import isfinite
+from math import inf, isfinite
 from operator import index
 from types import MappingProxyType
 from typing import Final, SupportsFloat
@@ -89,7 +89,10 @@ class HandlerState:
 
     def evicted(self, blocks: Iterable[int]) -> None:
         """The handler holds these blocks no longer. Raises TypeError or ValueError if one of them is no hash."""
-        hashes = [index(each) for each in blocks]
+        try:
+            hashes = [index(each) for each in blocks]
+        except TypeError as error:
+            raise TypeError(f"slotmesh.report_evicted takes hashes, which are integers: {error}") from None
         if wrong := [each for each in hashes if not 0 <= each < 2**64]:
             raise ValueError(f"slotmesh.report_evicted: a hash is 0 … 2⁶⁴-1, got {wrong[0]}")
         if not hashes:
@@ -128,7 +131,10 @@ def _figure(name: str, value: object) -> float:
         raise ValueError(f"slotmesh.report: a name has 1 … {MAX_FIGURE_CHARS} printable characters, got {name[:100]!r}")
     if not isinstance(value, SupportsFloat):
         raise TypeError(f"slotmesh.report: {name} must be a number, got {type(value).__name__}")
-    figure = float(value)
+    try:
+        figure = float(value)
+    except OverflowError:  # an integer beyond all floats
+        figure = inf
     if not isfinite(figure):
         raise ValueError(f"slotmesh.report: {name} must be finite, got {figure}")
     return figure

@@ -41,6 +41,7 @@ def test_only_full_blocks_count() -> None:
 
 def test_text_is_its_utf8_and_any_iterable_of_integers_is_tokens() -> None:
     assert prefix_blocks("ä" * 96) == prefix_blocks(("ä" * 96).encode())
+    assert prefix_blocks(bytearray(b"a" * 130)) == prefix_blocks(memoryview(b"a" * 130)) == prefix_blocks("a" * 130)
     assert prefix_blocks(iter(range(64))) == prefix_blocks(list(range(64))) == prefix_blocks(range(64))
     assert not {*prefix_blocks("\0" * 64)} & {*prefix_blocks([0] * 16)}
 
@@ -53,8 +54,9 @@ def test_of_a_long_prompt_the_first_blocks_count() -> None:
 
 
 def test_what_is_no_prompt_is_refused() -> None:
-    with pytest.raises(TypeError):
-        prefix_blocks(["a"] * 16)  # type: ignore[list-item]
+    for wrong in (["a"] * 16, [1.0] * 16, None, 5):
+        with pytest.raises(TypeError, match="a prompt is text, its UTF-8, or token ids, which are integers"):
+            prefix_blocks(wrong)  # type: ignore[arg-type]
     for token in (-1, 2**32):
         with pytest.raises(ValueError, match=f"got {token}"):
             prefix_blocks([0] * 15 + [token])

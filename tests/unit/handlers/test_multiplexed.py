@@ -168,6 +168,18 @@ def test_what_is_no_method_that_returns_is_refused() -> None:
         slotmesh.multiplexed(lambda _self, _id: None)
 
 
+def test_a_method_that_cannot_be_called_with_an_id_is_refused() -> None:
+    def without(self: Any) -> None: ...
+    def more(self: Any, model_id: str, size: int) -> None: ...
+    def named(self: Any, *, model_id: str) -> None: ...
+    def fits(self: Any, model_id: str, size: int = 3, **rest: int) -> None: ...
+
+    for wrong in (without, more, named):
+        with pytest.raises(TypeError, match=f"{wrong.__name__} must take the id of a model and nothing else"):
+            slotmesh.multiplexed(max_models=1)(wrong)
+    slotmesh.multiplexed(max_models=1)(fits)
+
+
 def test_an_unload_that_does_not_fit_is_refused_when_the_handler_is_constructed() -> None:
     class Missing:
         @slotmesh.multiplexed(max_models=1, unload="drop")
@@ -177,7 +189,19 @@ def test_an_unload_that_does_not_fit_is_refused_when_the_handler_is_constructed(
     class Async(Missing):
         async def drop(self, model: str) -> None: ...
 
-    for kind, words in ((Missing, "must name a method"), (Async, "must be `def`, too")):
+    class Alone(Missing):
+        def drop(self) -> None: ...
+
+    class Fitting(Missing):
+        drop = staticmethod(print)
+
+    fitting = Fitting()
+    multiplexed_of(Fitting)[0].pool(fitting)
+    for kind, words in (
+        (Missing, "must name a method"),
+        (Async, "must be `def`, too"),
+        (Alone, "must name a method that takes the model and nothing else"),
+    ):
         (found,) = multiplexed_of(kind)
         with pytest.raises(TypeError, match=words):
             found.pool(kind())
