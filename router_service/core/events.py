@@ -1,7 +1,7 @@
 """Events: the only way into the scheduler (`RouterScheduler.step`), grouped by their source.
 
 Invariants: events have no behaviour, and are made once per frame, never per call. Each class has exactly one handler;
-`handlers_of` in `scheduler.py` has the table. Events of taps are in `lifecycle/taps.py`.
+`handlers_of` in `scheduler.py` has the table. Events of taps are in `features/taps.py`.
 Owner: the shell makes them (streams of clients, links to replicas, the table watch, the brake); the scheduler reads
 them.
 """

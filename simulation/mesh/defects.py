@@ -44,7 +44,7 @@ _ROUTER: Final = (
         ONCE,
         "older_table controller_forgets all_begin_anew",
         (
-            "router_service.core.features.session_resumption:Resumptions._ask",
+            "router_service.core.features.session_resumption:Resumptions._query",
             "self._topology.table.roster.covers_all(resumption.rosters)",
             "True",
         ),
@@ -79,7 +79,7 @@ _ROUTER: Final = (
         "a replica that says that it has forgotten counts as one that has not seen the calls",
         ONCE,
         "long_away",
-        ("router_service.core.features.session_resumption:Resumption.trace", "if found.forgotten:", "if False:"),
+        ("router_service.core.features.session_resumption:Resumption.add_report", "if found.forgotten:", "if False:"),
     ),
     _defect(
         "silent_is_unseen",
@@ -88,7 +88,7 @@ _ROUTER: Final = (
         "replica_departs storm",
         (
             "router_service.core.features.session_resumption:Resumptions._give_up",
-            "resumption.deaf = replica.replica_id",
+            "resumption.unreachable = replica.replica_id",
             "pass",
         ),
     ),
@@ -98,7 +98,7 @@ _ROUTER: Final = (
         ONCE,
         "router_leaves older_table",
         (
-            "router_service.core.features.session_resumption:Resumptions._go_on",
+            "router_service.core.features.session_resumption:Resumptions._decide",
             "if resumption.awaited:",
             "if len(resumption.awaited) > 1:",
         ),
@@ -169,7 +169,7 @@ _TAKEOVER: Final = (
         "a router that is told that an outcome is kept goes on as if it were not",
         ONCE,
         "router_leaves",
-        ("router_service.core.features.session_resumption:Resumption.trace", "(found.kept, False), ", ""),
+        ("router_service.core.features.session_resumption:Resumption.add_report", "(found.kept, False), ", ""),
     ),
     _defect(
         "new_overtakes_resent",

@@ -31,7 +31,7 @@ class SourceChange:
     """One piece of one function."""
 
     where: str
-    """Module and function: `router_service.core.features.session_resumption:Resumptions._ask`.
+    """Module and function: `router_service.core.features.session_resumption:Resumptions._query`.
 
     A property is its getter.
     """

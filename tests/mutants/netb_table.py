@@ -184,8 +184,8 @@ _IDENTITIES: Final = (
     mutant(
         "the answer of a replica about another epoch of a session is taken",
         ROUTER,
-        "self.asking.get((event.session_id, event.epoch), (None, None))",
-        "next((each for key, each in self.asking.items() if key[0] == event.session_id), (None, None))",
+        "self.unresolved.get((event.session_id, event.epoch), (None, None))",
+        "next((each for key, each in self.unresolved.items() if key[0] == event.session_id), (None, None))",
         "tests/unit/router/replicas/test_identity_by_part.py",
     ),
     mutant(

@@ -35,14 +35,14 @@ SUBSETS: Final = (
     mutant(
         "a link closes although its replica has calls",
         ROUTER,
-        "bool(replica.inflight or replica.outbox or replica.ops or replica.askers)",
-        "bool(replica.outbox or replica.ops or replica.askers)",
+        "bool(replica.inflight or replica.outbox or replica.ops or replica.link_users)",
+        "bool(replica.outbox or replica.ops or replica.link_users)",
         LINKS,
     ),
     mutant(
         "a link closes although a session may have calls there",
         ROUTER,
-        "bool(replica.inflight or replica.outbox or replica.ops or replica.askers)",
+        "bool(replica.inflight or replica.outbox or replica.ops or replica.link_users)",
         "bool(replica.inflight or replica.outbox or replica.ops)",
         LINKS,
     ),

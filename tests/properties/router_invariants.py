@@ -131,7 +131,7 @@ def nothing_is_left(model: RouterModel) -> None:
     parts = model.scheduler._parts
     assert not parts.broadcasts.under_way
     assert not parts.sender.awaited
-    assert not any(replica.askers for replica in parts.topology.replicas.values())
+    assert not any(replica.link_users for replica in parts.topology.replicas.values())
     assert not any(caller.runs for caller in model.callers)
     assert not model.scheduler.shadows_under_way
     assert model.scheduler.next_deadline() is None

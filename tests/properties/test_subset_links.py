@@ -44,7 +44,7 @@ class WatchedWorld(World):
                     self.opened.add(replica)
                 case CloseLink(replica):
                     self.opened.remove(replica)
-                    assert not any([replica.outbox, replica.ops, replica.askers]), "a link closes that is needed"
+                    assert not any([replica.outbox, replica.ops, replica.link_users]), "a link closes that is needed"
                     assert not self.held[replica.replica_id], "a link closes although calls are not answered"
                 case _:
                     pass

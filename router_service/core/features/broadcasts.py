@@ -224,7 +224,7 @@ class Broadcasts(Feature):
         broadcast.waiting[run] = None
         self._waiting.setdefault(target, {})[run] = None
         self._sender.awaited[target] = self._serve
-        target.askers += 1
+        target.link_users += 1
         self._topology.links.need(target, step)
         self._intake.watch(run)
 
@@ -233,7 +233,7 @@ class Broadcasts(Feature):
             return
         del broadcast.waiting[run]
         target = run.target
-        target.askers -= 1
+        target.link_users -= 1
         at_target = self._waiting[target]
         del at_target[run]
         if not at_target:

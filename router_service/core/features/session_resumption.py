@@ -31,12 +31,12 @@ from slotmesh.calls.id_ranges import Range, holds, merged
 from slotmesh.errors import Failure
 
 MAX_RESENT = 65_536
-"""Runs with ordering keys of which it is remembered that they were sent again: several times what a window holds. Where
-there are more, it is not known which key each call that was found has."""
+"""The limit of resent runs with ordering keys that are remembered, several times what a window holds. Beyond it, the
+keys of the calls that were found are unknown."""
 
 
 class Trace(NamedTuple):
-    """Where calls of one session were found, and which may be behind others."""
+    """Calls of one session that a replica has reported, by their first and last id."""
 
     first: int
     last: int
@@ -48,26 +48,25 @@ class Resumption:
     """What is known so far of the calls of one session."""
 
     __slots__ = (
-        *("asked", "awaited", "awaits_calls", "deaf", "give_up_at", "held", "is_covered"),
-        *("is_over", "keys", "lanes", "newest_found", "newest_of_any_key", "resent"),
-        *("rosters", "traces", "unanswered"),
+        *("awaited", "awaits_calls", "give_up_at", "held", "is_covered", "is_over", "keys", "lanes", "newest_found"),
+        *("newest_of_any_key", "queried", "resent", "rosters", "traces", "unanswered", "unreachable"),
     )
 
     def __init__(self, unanswered: Sequence[Range], rosters: Sequence[RosterVersion]) -> None:
         self.unanswered = unanswered
         self.rosters = rosters
-        """What the client has acknowledged since it sent the first of these calls: only replicas of these have them."""
+        """Those that the client has acknowledged since it sent the first of these calls: no other replica has them."""
         self.is_covered = False
         """The table lists all replicas of these rosters, or lists them as departed."""
         self.is_over = False
-        """Nothing more will be known."""
+        """No report is awaited any more."""
         self.give_up_at = 0.0
-        """When to wait no longer, monotonic seconds."""
-        self.asked: set[RoutedReplica] = set()
+        """When reports, and a table that lists all replicas, are awaited no longer; monotonic seconds."""
+        self.queried: set[RoutedReplica] = set()
         self.awaited: dict[RoutedReplica, None] = {}
-        """Those of them that have not answered, and may yet."""
-        self.deaf = ""
-        """A replica that cannot answer, or not fully; empty where all did."""
+        """Those of them that have not reported, and may still."""
+        self.unreachable = ""
+        """A replica that cannot report, or has forgotten calls; empty if there is none."""
         self.traces: list[Trace] = []
         self.held: list[tuple[RouterRun, bool]] = []
         """Runs in order of arrival, and whether they were sent before."""
@@ -86,15 +85,17 @@ class Resumption:
 
     @property
     def is_done(self) -> bool:
-        """Nothing more will be known, and the client resends no further call."""
+        """No report is awaited any more, and the client resends no further call."""
         return self.is_over and not self.awaits_calls
 
-    def trace(self, replica: RoutedReplica, found: FoundCalls) -> None:
-        """Keeps the replica's answer."""
+    def add_report(self, replica: RoutedReplica, found: FoundCalls) -> bool:
+        """Keeps the report of a replica. Returns whether the replica has, or had, any of the calls."""
+        before = len(self.traces)
         if found.forgotten:
-            self.deaf = replica.replica_id
+            self.unreachable = replica.replica_id
         for spans, is_evicted in ((found.evicted, True), (found.kept, False), (found.running, False)):
             self.traces += [Trace(first, last, replica, is_evicted) for first, last in spans]
+        return len(self.traces) > before
 
     def note_resent(self, run: RouterRun) -> None:
         """The run was sent again. Its payload may be under way."""
@@ -104,7 +105,7 @@ class Resumption:
                 self.lanes.setdefault(key, []).append(run.ids)
 
     def close(self) -> None:
-        """Nothing more will be known."""
+        """No report is awaited any more: finds the last call of each ordering key that a replica has."""
         self.is_over = True
         found = merged((trace.first, trace.last) for trace in self.traces)
         for key, sent in self.lanes.items():
@@ -129,20 +130,20 @@ class Resumption:
         return traces
 
 
-PATIENCE_S = 5.0
-"""How long replicas have to answer: longer than it takes to find a silent link, or for a table to arrive."""
+REPORTS_WITHIN_S = 5.0
+"""The time limit for reports: longer than it takes to find a silent link, or for a table to arrive."""
 
 
 class Resumptions(Feature):
-    """Those of connected sessions."""
+    """The resumptions of connected sessions."""
 
     def __init__(self, intake: RoutingIntake) -> None:
         self._intake = intake
         self._topology = intake.topology
         self._outcomes = intake.outcomes
         self._by_session: dict[SessionConnection, Resumption] = {}
-        self.asking: dict[tuple[str, int], tuple[SessionConnection, Resumption]] = {}
-        """By session id and epoch, in the order in which they give up."""
+        self.unresolved: dict[tuple[str, int], tuple[SessionConnection, Resumption]] = {}
+        """Those that are not over, by session id and epoch, in the order of `give_up_at`."""
 
     @property
     def under_way(self) -> Collection[object]:
@@ -152,22 +153,22 @@ class Resumptions(Feature):
     # -- clients ---------------------------------------------------------------------------------------------------
 
     def connected(self, caller: Caller, step: Step) -> None:
-        """A client has connected. If it was connected elsewhere before, the replicas are asked."""
+        """A client has connected. If it was connected elsewhere before, the replicas are queried."""
         session = caller.session
         if session is not None and session.epoch > 1:
             resumption = self._by_session[session] = Resumption(session.unanswered, session.rosters)
-            self.asking[session.session_id, session.epoch] = session, resumption
-            resumption.give_up_at = step.now + PATIENCE_S
-            self._ask(session, resumption, step)
-            self._go_on(session, resumption, step)
+            self.unresolved[session.session_id, session.epoch] = session, resumption
+            resumption.give_up_at = step.now + REPORTS_WITHIN_S
+            self._query(session, resumption, step)
+            self._decide(session, resumption, step)
 
     def left(self, caller: Caller, _step: Step) -> None:
         """The connection has ended."""
         if (session := caller.session) is not None:
             resumption = self._by_session.pop(session, None)
-            self.asking.pop((session.session_id, session.epoch), None)
+            self.unresolved.pop((session.session_id, session.epoch), None)
             if resumption is not None and not resumption.is_done:
-                self._let_go(resumption)
+                self._release_links(resumption)
 
     def resent(self, run: RouterRun) -> None:
         """The run was sent again. Its payload may be under way."""
@@ -175,16 +176,16 @@ class Resumptions(Feature):
             resumption.note_resent(run)
 
     def all_resent(self, event: AllCallsResent, step: Step) -> None:
-        """Nothing more is waited for from the client."""
+        """The client resends no further call."""
         session = event.caller.session
         if session is None:
             return
         if (resumption := self._by_session.get(session)) is not None and resumption.awaits_calls:
             resumption.awaits_calls = False
-            if (session.session_id, session.epoch) in self.asking:
-                self._go_on(session, resumption, step)
+            if (session.session_id, session.epoch) in self.unresolved:
+                self._decide(session, resumption, step)
             else:
-                self._let_go(resumption)
+                self._release_links(resumption)
 
     def holds_keys(self, caller: Caller) -> bool:
         """Whether calls of the session that were sent before may still have to run before new ones."""
@@ -216,59 +217,58 @@ class Resumptions(Feature):
     # -- replicas --------------------------------------------------------------------------------------------------
 
     def link_opened(self, replica: RoutedReplica, step: Step) -> None:
-        """The replica can be asked."""
-        for session, resumption in self.asking.values():
+        """The replica can be queried."""
+        for session, resumption in self.unresolved.values():
             if replica in resumption.awaited:
                 step.commands.append(AskReconcile(replica, session))
 
     def link_lost(self, replica: RoutedReplica, step: Step) -> None:
-        """The replica has not answered: its process may have ended, and its records with it."""
-        for session, resumption in list(self.asking.values()):
+        """The replica has not reported: its process may have ended, and its records with it."""
+        for session, resumption in list(self.unresolved.values()):
             if replica in resumption.awaited:
                 self._give_up(resumption, [replica])
-                self._go_on(session, resumption, step)
+                self._decide(session, resumption, step)
 
     def reconciled(self, event: SessionReconciled, step: Step) -> None:
-        """A replica has answered. An answer for a session that has left changes nothing."""
+        """A replica has reported. No effect if the session has disconnected."""
         replica = event.replica
-        session, resumption = self.asking.get((event.session_id, event.epoch), (None, None))
+        session, resumption = self.unresolved.get((event.session_id, event.epoch), (None, None))
         if session is not None and resumption is not None and replica in resumption.awaited:
             del resumption.awaited[replica]
-            resumption.trace(replica, event.found)
-            if all(trace.replica is not replica for trace in resumption.traces[-1:]):
-                replica.askers -= 1
-            self._go_on(session, resumption, step)
+            if not resumption.add_report(replica, event.found):
+                replica.link_users -= 1
+            self._decide(session, resumption, step)
 
     def table_changed(self, step: Step) -> None:
-        """The table may cover now what none did before, and replicas may have left it."""
-        step.then(self._ask_again)
+        """The table may list all replicas that may have the calls, and may no longer list others."""
+        step.then(self._query_again)
 
-    def _ask_again(self, step: Step) -> None:
-        for session, resumption in list(self.asking.values()):
-            self._ask(session, resumption, step)
+    def _query_again(self, step: Step) -> None:
+        for session, resumption in list(self.unresolved.values()):
+            self._query(session, resumption, step)
             self._give_up(resumption, [each for each in resumption.awaited if not each.listed])
-            self._go_on(session, resumption, step)
+            self._decide(session, resumption, step)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When the first session has waited for long enough; None if none waits."""
-        if not self.asking:
+        """The earliest `give_up_at`; None if no session waits."""
+        if not self.unresolved:
             return None
-        _, resumption = next(iter(self.asking.values()))
+        _, resumption = next(iter(self.unresolved.values()))
         return resumption.give_up_at
 
     def expire(self, step: Step) -> None:
-        """Stops waiting for replicas that have had their time, and for a table that covers."""
-        while (first := next(iter(self.asking.values()), None)) is not None and first[1].give_up_at <= step.now:
+        """Ends the waits of sessions whose time limit has passed."""
+        while (first := next(iter(self.unresolved.values()), None)) is not None and first[1].give_up_at <= step.now:
             session, resumption = first
             self._give_up(resumption, list(resumption.awaited))
-            self._go_on(session, resumption, step)
+            self._decide(session, resumption, step)
 
-    # -- asking ----------------------------------------------------------------------------------------------------
+    # -- querying --------------------------------------------------------------------------------------------------
 
-    def _ask(self, session: SessionConnection, resumption: Resumption, step: Step) -> None:
-        """Asks the replicas of the table that were not asked, as long as some that could know may be missing in it."""
+    def _query(self, session: SessionConnection, resumption: Resumption, step: Step) -> None:
+        """Queries the replicas that were not queried, until a table has listed all that may have the calls."""
         if resumption.is_covered or not self._topology.table.revision:
             return
         resumption.is_covered = self._topology.table.roster.covers_all(resumption.rosters)
@@ -276,10 +276,10 @@ class Resumptions(Feature):
             return
         # Replicas of every backend: the endpoint's policy may have changed since the calls were sent.
         for replica in self._topology.replicas.values():
-            if replica not in resumption.asked:
-                resumption.asked.add(replica)
+            if replica not in resumption.queried:
+                resumption.queried.add(replica)
                 resumption.awaited[replica] = None
-                replica.askers += 1
+                replica.link_users += 1
                 if replica.linked:
                     step.commands.append(AskReconcile(replica, session))
                 else:
@@ -287,26 +287,26 @@ class Resumptions(Feature):
 
     @staticmethod
     def _give_up(resumption: Resumption, replicas: Iterable[RoutedReplica]) -> None:
-        """These replicas cannot be asked."""
+        """Reports of these replicas are not awaited any more."""
         for replica in replicas:
             del resumption.awaited[replica]
-            replica.askers -= 1
-            resumption.deaf = replica.replica_id
+            replica.link_users -= 1
+            resumption.unreachable = replica.replica_id
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def _go_on(self, session: SessionConnection, resumption: Resumption, step: Step) -> None:
-        """Decides about all held calls for which the answers suffice."""
+    def _decide(self, session: SessionConnection, resumption: Resumption, step: Step) -> None:
+        """Recovers, routes or fails the held calls, once no report is awaited. Resent ones may have to wait longer."""
         if resumption.awaited:
             return
         is_known = (resumption.is_covered or not resumption.rosters) and not resumption.awaits_calls
         if is_known or resumption.give_up_at <= step.now:
             resumption.close()
-            del self.asking[session.session_id, session.epoch]
+            del self.unresolved[session.session_id, session.epoch]
         held, resumption.held = resumption.held, []
         for run, resent in held:
             if not run.waiting:
-                continue  # taken back, or too late, meanwhile
+                continue  # cancelled, or too late, meanwhile
             step.advance(run, RunEvent.RELEASED)
             if resent:
                 self._settle(run, resumption, step)
@@ -315,13 +315,13 @@ class Resumptions(Feature):
             else:
                 self._hold(run, resumption, step, resent=resent)
         if resumption.is_done:
-            self._let_go(resumption)
+            self._release_links(resumption)
 
     @staticmethod
-    def _let_go(resumption: Resumption) -> None:
-        """The session needs no link to these replicas any more. Calls that are recovered keep theirs by themselves."""
+    def _release_links(resumption: Resumption) -> None:
+        """The session needs no link to the replicas any more. Recovered calls keep theirs open."""
         for replica in {*resumption.awaited, *(trace.replica for trace in resumption.traces)}:
-            replica.askers -= 1
+            replica.link_users -= 1
 
     def _hold(self, run: RouterRun, resumption: Resumption, step: Step, *, resent: bool) -> None:
         resumption.held.append((run, resent))
@@ -329,9 +329,9 @@ class Resumptions(Feature):
         self._intake.watch(run)
 
     def _settle(self, run: RouterRun, resumption: Resumption, step: Step) -> None:
-        """Recovers each call that was sent before from the replica that has it; without one it is routed, or fails.
+        """Recovers each resent call from the replica that has it. A call that no replica has is routed or fails.
 
-        It is held for longer while that is not proven.
+        It is held while a report is missing that could change that.
         """
         ids = run.ids
         at = 0
@@ -344,34 +344,34 @@ class Resumptions(Feature):
             if trace is None and not resumption.is_over:
                 self._hold(part, resumption, step, resent=True)
             elif trace is None and resumption.is_passed(part):
-                self._passed(part, self._who_may_have(part, resumption), step)
+                self._fail_passed(part, self._why_unknown(part, resumption), step)
             elif trace is None:
-                self._unseen(part, self._who_may_have(part, resumption), step)
+                self._not_found(part, self._why_unknown(part, resumption), step)
             elif trace.is_evicted:
                 self._outcomes.fail_waiting(part, failures.result_evicted(trace.replica), step)
             elif trace.replica.linked:
                 self._intake.recover(part, trace.replica, step)
             else:
-                self._unseen(part, failures.not_heard(trace.replica.replica_id), step)
+                self._not_found(part, failures.not_heard(trace.replica.replica_id), step)
 
-    def _who_may_have(self, run: RouterRun, resumption: Resumption) -> Failure | None:
-        """Why the calls, which no replica that was asked has, may have been executed all the same; None if not."""
+    def _why_unknown(self, run: RouterRun, resumption: Resumption) -> Failure | None:
+        """Why the calls may have been executed although no queried replica has them; None if they were not."""
         if not resumption.rosters:
             return None  # their routers could not send them to any replica
-        if resumption.deaf:
-            return failures.not_heard(resumption.deaf)
+        if resumption.unreachable:
+            return failures.not_heard(resumption.unreachable)
         roster = self._topology.table.roster
         if not resumption.is_covered or (run.first_roster is not None and not roster.covers_all([run.first_roster])):
             return failures.NOT_COVERED
         departed = roster.lost_since(run.first_roster)
         return failures.not_heard(departed) if departed else None
 
-    def _passed(self, run: RouterRun, unknown: Failure | None, step: Step) -> None:
+    def _fail_passed(self, run: RouterRun, unknown: Failure | None, step: Step) -> None:
         """Later calls of the key have run; `unknown` is the reason why these may have run too, though not found."""
         run.earlier = Earlier.NONE if unknown is None else Earlier.UNKNOWN
         self._outcomes.fail_waiting(run, failures.PASSED, step)
 
-    def _unseen(self, run: RouterRun, unknown: Failure | None, step: Step) -> None:
+    def _not_found(self, run: RouterRun, unknown: Failure | None, step: Step) -> None:
         """No queried replica has the calls; `unknown` is the reason why one may have executed them nevertheless."""
         if unknown is not None and not run.options.idempotent:
             self._outcomes.fail_waiting(run, unknown, step)

@@ -46,15 +46,9 @@ class CallerOutcomes:
         step: Step,
     ) -> None:
         """`count` calls of the slice, from offset `lo`, ended well."""
-        run = sent.run
-        self._settle(run, count, step)
-        if run.shadow_of is not None:
-            self._counters.copies_ended(run, count, step.now)
+        if not self._ended_well(sent, lo, count, payloads, content_type, step):
             return
-        self._executed(sent, count, step)
-        for under_way, hook in self._features.completed:
-            if under_way:
-                hook(sent, lo, count, payloads, content_type, step)
+        run = sent.run
         ids, begin = run.ids, sent.lo + lo
         if count != len(ids):
             ids = ids[begin : begin + count]
@@ -81,21 +75,30 @@ class CallerOutcomes:
 
     def done(self, sent: Sent, lo: int, count: int, step: Step) -> None:
         """`count` calls of the slice, from offset `lo`, ended without a reply (no_reply), or after their values."""
-        run, begin = sent.run, sent.lo + lo
-        self._settle(run, count, step)
-        if run.shadow_of is not None:
-            self._counters.copies_ended(run, count, step.now)
+        if not self._ended_well(sent, lo, count, None, "", step):
             return
-        self._executed(sent, count, step)
-        for under_way, hook in self._features.completed:
-            if under_way:
-                hook(sent, lo, count, None, "", step)
+        run, begin = sent.run, sent.lo + lo
         ids, size = run.ids[begin : begin + count], nbytes_of(run.payloads, begin, begin + count)
         if run.options.streaming:
             step.commands.append(DeliverDone(run.caller, ids, size))
             return
         replica = sent.replica
         step.commands.append(DeliverDone(run.caller, ids, size, replica, sent.first + lo, replica.links))
+
+    def _ended_well(
+        self, sent: Sent, lo: int, count: int, payloads: Sequence[Payload] | None, content_type: str, step: Step
+    ) -> bool:
+        """Accounts for calls that ended well. Returns False for copies of a shadow, whose outcome no caller awaits."""
+        run = sent.run
+        self._settle(run, count, step)
+        if run.shadow_of is not None:
+            self._counters.copies_ended(run, count, step.now)
+            return False
+        self._executed(sent, count, step)
+        for under_way, hook in self._features.completed:
+            if under_way:
+                hook(sent, lo, count, payloads, content_type, step)
+        return True
 
     def slot(self, run: RouterRun, answer: LeasedSlot | ReleasedSlot, step: Step) -> None:
         """The operation on a slot ended well."""
@@ -119,18 +122,7 @@ class CallerOutcomes:
         run = sent.run
         if failure.executed is Executed.YES and run.shadow_of is None:
             self._executed(sent, count, step)
-        keeper = None if run.options.streaming else sent.replica
-        self._fail(
-            run,
-            sent.lo + lo,
-            count,
-            failure,
-            step,
-            keeper,
-            sent.first + lo,
-            backend=sent.replica.backend_name,
-            sent=sent,
-        )
+        self._fail_kept(sent, lo, count, failure, step, backend=sent.replica.backend_name)
 
     def failed(self, sent: Sent, lo: int, count: int, failure: Failure, step: Step) -> None:
         """`count` calls of the slice, from offset `lo`, failed, as the router found."""
@@ -148,10 +140,9 @@ class CallerOutcomes:
         A session that moves before the failure arrived asks for these calls at its next router: the replica keeps their
         outcomes until the client has acknowledged the failure.
         """
-        run = sent.run
-        keeper = sent.replica if run.session is not None and not run.options.streaming else None
+        is_kept = sent.run.session is not None
         for begin, many in sent.open_parts(lo, count):
-            self._fail(run, sent.lo + begin, many, failure, step, keeper, sent.first + begin, sent=sent)
+            self._fail_kept(sent, begin, many, failure, step, is_kept=is_kept)
             sent.abandon(begin, many)
             step.commands.append(CancelRun(sent, begin, many))
 
@@ -197,21 +188,18 @@ class CallerOutcomes:
 
     def _answer_asked(self, sent: Sent, lo: int, count: int, failure: Failure, step: Step) -> None:
         """The replica has answered calls with a failure. That they were taken back is none of its own."""
-        run, asked = sent.run, sent.asked or {}
-        keeper = None if run.options.streaming else sent.replica
+        asked = sent.asked or {}
         for at in range(lo, lo + count):
             pending = asked.pop(at, None)
             if pending is not None and failure.reason is Reason.CANCELLED:
                 self._end_asked(sent, at, pending, failure.executed, step)
             else:
-                self._fail(run, sent.lo + at, 1, failure, step, keeper, sent.first + at, sent=sent)
+                self._fail_kept(sent, at, 1, failure, step)
 
     def _end_asked(self, sent: Sent, at: int, failure: Failure, executed: Executed, step: Step) -> None:
-        run = sent.run
         if executed is Executed.NO and failure.reason is Reason.DEADLINE_RUNNING:
             failure = replace(failure, reason=Reason.DEADLINE_IN_QUEUE)
-        keeper = None if run.options.streaming else sent.replica
-        self._fail(run, sent.lo + at, 1, replace(failure, executed=executed), step, keeper, sent.first + at, sent=sent)
+        self._fail_kept(sent, at, 1, replace(failure, executed=executed), step)
 
     def fail_waiting(self, run: RouterRun, failure: Failure, step: Step, keep: int = 0) -> None:
         """Fails all waiting calls of the run but the first `keep`; no account is charged for them."""
@@ -242,6 +230,16 @@ class CallerOutcomes:
         if part.tenant is not None:
             part.tenant.unanswered += count
         self._settle(run, count, step)
+
+    def _fail_kept(
+        self, sent: Sent, lo: int, count: int, failure: Failure, step: Step, *, backend: str = "", is_kept: bool = True
+    ) -> None:
+        """Fails calls of the slice, from offset `lo`.
+
+        `is_kept`: their replica keeps the outcome until the caller has acknowledged it, except of a call with several.
+        """
+        keeper = sent.replica if is_kept and not sent.run.options.streaming else None
+        self._fail(sent.run, sent.lo + lo, count, failure, step, keeper, sent.first + lo, backend=backend, sent=sent)
 
     def _fail(
         self,

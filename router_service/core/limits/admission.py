@@ -60,14 +60,18 @@ class Account:
     )
 
     def __init__(
-        self, name: str, max_calls: int, max_bytes: int, max_queue_time_s: float, *, backend: str | None = None
+        self,
+        name: str,
+        max_calls: int = 0,
+        max_bytes: int = 0,
+        max_queue_time_s: float = 0.0,
+        *,
+        backend: str | None = None,
     ) -> None:
         """`backend`: the backend of the account, by default the one called `name`; empty: none."""
         self.name = name
         self.backend = name if backend is None else backend
-        self.max_calls = max_calls
-        self.max_bytes = max_bytes
-        self.max_queue_time_s = max_queue_time_s
+        self.limit(max_calls, max_bytes, max_queue_time_s)
         self.calls = 0
         self.size = 0
         self._by_flow: dict[Flow, tuple[int, int]] = {}
@@ -76,6 +80,12 @@ class Account:
         """The same of each tenant of a flow."""
         self._drain = DrainRate(DRAIN_WINDOW_S)
         self.service_time = ServiceTime()
+
+    def limit(self, max_calls: int, max_bytes: int, max_queue_time_s: float) -> None:
+        """Applies new bounds; what waits stays."""
+        self.max_calls = max_calls
+        self.max_bytes = max_bytes
+        self.max_queue_time_s = max_queue_time_s
 
     def waits(self, now: float) -> bool:
         """Something was charged. Returns whether nothing has waited before."""

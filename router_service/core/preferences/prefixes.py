@@ -50,8 +50,7 @@ class Prompts:
 
     __slots__ = ("_event_at", "_is_read", "_reported", "arguments", "left", "most_blocks")
 
-    def __init__(self, most_blocks: int = MAX_BLOCKS, *, is_read: bool = False) -> None:
-        """`is_read`: the backend has `affinity: prefix`."""
+    def __init__(self, most_blocks: int = MAX_BLOCKS) -> None:
         self.most_blocks = most_blocks
         """Blocks that are known at most."""
         self.arguments = NO_ARGUMENTS
@@ -59,7 +58,7 @@ class Prompts:
         self.left = EVENT_BLOCKS
         """Blocks that the present event may read."""
         self._event_at = 0.0
-        self._is_read = is_read
+        self._is_read = False
         self._reported = NO_ARGUMENTS
 
     def begin(self, now: float) -> None:
@@ -68,7 +67,7 @@ class Prompts:
             self._event_at, self.left = now, EVENT_BLOCKS
 
     def read(self, *, is_read: bool) -> None:
-        """The setting of the backend, which may have changed."""
+        """`is_read`: the backend has `affinity: prefix`."""
         self._is_read = is_read
         self.arguments = self._reported if is_read else NO_ARGUMENTS
 

@@ -170,9 +170,7 @@ class RoutedBackend(Generic[MemberT]):
         self.name = route.name
         self.counts = counts
         settings = route.settings
-        self.account = Account(
-            route.name, settings.max_queued_calls, settings.max_queued_bytes, settings.max_queue_time_s
-        )
+        self.account = Account(route.name)
         self._slo_scope = settings.slo_scope
         self.queue = _queue_for(settings.slo_scope)
         self.delays = Delays(self.account, self.queue)
@@ -189,28 +187,22 @@ class RoutedBackend(Generic[MemberT]):
         """Replicas of the first table whose links have neither opened nor failed."""
         self.is_serving = False
         """`can_serve`, as of the newest look at it (`availability`): calls are divided by this."""
-        self.prospect = route.prospect
-        """Prospect of the backend in the table, if no replica is ready."""
         self.suspects: dict[MemberT, None] = {}
         """Replicas that have lost contact with the controller: they take unkeyed calls only while no other one does."""
         self.filling: MemberT | None = None
         """The replica that the latest calls went to: quick ones join them there."""
-        self.max_wire_batch_size = settings.max_wire_batch_size
         self.zone = zone
         self._chance = chance
         self._plug_ins = plug_ins
-        self.prompts = Prompts(prefix_blocks, is_read=settings.affinity is Affinity.PREFIX)
+        self.prompts = Prompts(prefix_blocks)
         """What is read of its calls' prompts."""
+        self._apply(route)
         self.balance_by(settings.balancer)
 
     def reconfigure(self, route: BackendRoute) -> None:
         """Applies new settings; waiting runs stay."""
-        account, settings = self.account, route.settings
-        self.prospect = route.prospect
-        account.max_calls, account.max_bytes = settings.max_queued_calls, settings.max_queued_bytes
-        account.max_queue_time_s = settings.max_queue_time_s
-        self.max_wire_batch_size = settings.max_wire_batch_size
-        self.prompts.read(is_read=settings.affinity is Affinity.PREFIX)
+        self._apply(route)
+        settings = route.settings
         if settings.balancer != self.balancer_name:
             self.balance_by(settings.balancer)
         if settings.slo_scope is not self._slo_scope:
@@ -220,6 +212,15 @@ class RoutedBackend(Generic[MemberT]):
             self.queue.brake(is_on=before.is_braked)
             for run in before.drain():
                 self.queue.append(run)
+
+    def _apply(self, route: BackendRoute) -> None:
+        """The settings of which a change needs nothing else."""
+        settings = route.settings
+        self.prospect = route.prospect
+        """Prospect of the backend in the table, if no replica is ready."""
+        self.account.limit(settings.max_queued_calls, settings.max_queued_bytes, settings.max_queue_time_s)
+        self.max_wire_batch_size = settings.max_wire_batch_size
+        self.prompts.read(is_read=settings.affinity is Affinity.PREFIX)
 
     def balance_by(self, name: str) -> None:
         """Makes the balancer of this name, which may be a plug-in, anew."""

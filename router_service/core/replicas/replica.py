@@ -23,7 +23,7 @@ from slotmesh.calls.id_ranges import Ledger
 class RoutedReplica(KnownReplica):
     """One incarnation of a replica, and the slices that were sent to it."""
 
-    __slots__ = ("_next_withdrawn", "askers", "backend", "has_failed", "has_link", "inflight", "ops", "outbox")
+    __slots__ = ("_next_withdrawn", "backend", "has_failed", "has_link", "inflight", "link_users", "ops", "outbox")
 
     def __init__(self, route: ReplicaRoute, backend: RoutedBackend[RoutedReplica]) -> None:
         capacity = ReportedCapacity(max_ongoing=route.max_ongoing)
@@ -35,8 +35,9 @@ class RoutedReplica(KnownReplica):
         """The shell keeps a link to it, which may be established or be tried again."""
         self.has_failed = False
         """That link has failed, or broke, and has not been established since."""
-        self.askers = 0
-        """Sessions that wait for its answer, or whose calls were found there; and calls that wait for it alone."""
+        self.link_users = 0
+        """Sessions that wait for its report, or whose calls were found there, and calls that only it may execute: while
+        there are any, its link stays open."""
         self.ops: deque[Sent] = deque()
         """Slot operations that the next frames carry, ahead of `outbox`: each a slice of one call."""
         self.outbox: deque[Sent] = deque()

@@ -131,7 +131,7 @@ class RoutedEndpoint:
     def __init__(self, route: EndpointRoute, partitions: dict[int, Partition], standing: PolicyStanding) -> None:
         """`partitions`: the ones of an earlier endpoint of this name that are still in use."""
         self.name = route.name
-        self.account = Account(route.name, 0, 0, 0.0, backend="")
+        self.account = Account(route.name, backend="")
         """Charged for waiting runs that belong to no backend yet."""
         self.unowned = self.account
         """Charged for runs that wait in partitions without an owner."""
@@ -146,10 +146,8 @@ class RoutedEndpoint:
         self.policy = standing.policy
         """The announced policy."""
         self.assess(standing)
-        account = self.account
-        account.max_calls, account.max_bytes = standing.max_calls, standing.max_bytes
-        account.max_queue_time_s = standing.max_queue_time_s
-        self.unowned = standing.only if standing.only is not None else account
+        self.account.limit(standing.max_calls, standing.max_bytes, standing.max_queue_time_s)
+        self.unowned = standing.only if standing.only is not None else self.account
 
     def assess(self, standing: PolicyStanding) -> None:
         """Divides calls among the backends that can serve."""

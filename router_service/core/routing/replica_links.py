@@ -284,7 +284,7 @@ class SubsetLinks:
             if (replica := next(iter(waiting), None)) is None:
                 return  # it has become a member
             del waiting[replica]
-            if waiting is self._waiting or replica.askers:
+            if waiting is self._waiting or replica.link_users:
                 self._add(replica, step)
 
 
@@ -312,4 +312,4 @@ def _is_usable(replica: RoutedReplica) -> bool:
 
 def _is_busy(replica: RoutedReplica) -> bool:
     """Whether it owes this router something, or a session waits for its answer."""
-    return bool(replica.inflight or replica.outbox or replica.ops or replica.askers)
+    return bool(replica.inflight or replica.outbox or replica.ops or replica.link_users)

@@ -173,8 +173,7 @@ class PassedCall:
         self._write = write
         self._write_initial = write_initial
         self._read = read
-        self._deliveries: deque[Delivery | Failure] = deque()
-        self._has_come = asyncio.Event()
+        self._deliveries: asyncio.Queue[Delivery | Failure] = asyncio.Queue()
         self._begun: DeliverTaken | None = None
         """Names the replica that requests go to."""
         self._has_room = asyncio.Event()
@@ -193,7 +192,7 @@ class PassedCall:
     def deliver(self, delivery: Delivery) -> None:
         """Responses, or the outcome."""
         self._is_over = not isinstance(delivery, DeliverValues)
-        self._put(delivery)
+        self._deliveries.put_nowait(delivery)
 
     def taken(self, delivery: DeliverTaken) -> None:
         """The handler has begun, or has taken requests."""
@@ -202,10 +201,6 @@ class PassedCall:
         for _ in range(min(delivery.count, len(sizes))):
             self._bytes -= sizes.popleft()
         self._has_room.set()
-
-    def _put(self, delivery: Delivery | Failure) -> None:
-        self._deliveries.append(delivery)
-        self._has_come.set()
 
     # -- the task ----------------------------------------------------------------------------------------------------
 
@@ -230,7 +225,7 @@ class PassedCall:
                 if request is None:
                     await asyncio.sleep(END_PAUSE_S)  # this task ends here where the client has left
                 elif len(request) > MAX_INLINE_BYTES:
-                    self._put(convert.too_large(len(request)))
+                    self._deliveries.put_nowait(convert.too_large(len(request)))
                     return
                 if self._is_over or not self._take(self._begun, request) or request is None:
                     return
@@ -269,26 +264,23 @@ class PassedCall:
 
     async def _respond(self) -> Failure | None:
         while True:
-            await self._has_come.wait()
-            self._has_come.clear()
-            while self._deliveries:
-                match self._deliveries.popleft():
-                    case DeliverValues() as values:
-                        self._taking.leave(values)
-                        for payload in values.payloads:
-                            if failure := await self._pass(joined(payload)):  # type: ignore[arg-type]  # no chunks here
-                                return failure
-                        self._taking.written()
-                    case DeliverFailure(failure=failure):
-                        return failure
-                    case DeliverDone():
-                        return None
-                    case DeliverResults(payloads=payloads):
-                        if (size := len(payloads[0])) > MAX_INLINE_BYTES:
-                            return convert.result_too_large(size)
-                        return await self._pass(joined(payloads[0]))
-                    case failure:
-                        return failure
+            match await self._deliveries.get():
+                case DeliverValues() as values:
+                    self._taking.leave(values)
+                    for payload in values.payloads:
+                        if failure := await self._pass(joined(payload)):  # type: ignore[arg-type]  # no chunks here
+                            return failure
+                    self._taking.written()
+                case DeliverFailure(failure=failure):
+                    return failure
+                case DeliverDone():
+                    return None
+                case DeliverResults(payloads=payloads):
+                    if (size := len(payloads[0])) > MAX_INLINE_BYTES:
+                        return convert.result_too_large(size)
+                    return await self._pass(joined(payloads[0]))
+                case failure:
+                    return failure
 
     async def _pass(self, payload: bytes) -> Failure | None:
         """Writes what is in a payload; returns why it cannot, if so."""

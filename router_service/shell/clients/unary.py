@@ -8,7 +8,7 @@ Owner: the router's servicer; `slot_servicer` shares the flows and the bound.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
@@ -96,32 +96,27 @@ class StreamedCall:
     def __init__(self, dispatcher: Dispatcher, write: WriteValue) -> None:
         self._taking = Taking(dispatcher, {})
         self._write = write
-        self._deliveries: deque[Delivery] = deque()
-        self._has_come = asyncio.Event()
+        self._deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         self._is_first = True
         """No value was written."""
 
     def deliver(self, delivery: Delivery) -> None:
         """Values of the call, or its outcome."""
-        self._deliveries.append(delivery)
-        self._has_come.set()
+        self._deliveries.put_nowait(delivery)
 
     async def run(self) -> Failure | None:
         """Writes until the call has ended; returns why it failed, if it did."""
         while True:
-            await self._has_come.wait()
-            self._has_come.clear()
-            while self._deliveries:
-                match self._deliveries.popleft():
-                    case DeliverValues() as values:
-                        await self._write_values(values)
-                    case DeliverFailure(failure=failure):
-                        return failure
-                    case DeliverDone():
-                        return None
-                    case result:
-                        await self._write_value(joined(result.payloads[0]), result)
-                        return None
+            match await self._deliveries.get():
+                case DeliverValues() as values:
+                    await self._write_values(values)
+                case DeliverFailure(failure=failure):
+                    return failure
+                case DeliverDone():
+                    return None
+                case result:
+                    await self._write_value(joined(result.payloads[0]), result)
+                    return None
 
     async def _write_values(self, values: DeliverValues) -> None:
         for each in values_singly(values):
@@ -201,19 +196,8 @@ class UnaryCalls:
         time_left: TimeLeft = lambda: None,
     ) -> Failure | None:
         """Writes the values of one call as they come; returns why it failed, if it did."""
-        if failure := self.full(len(payload), peer=peer, tenant=options.tenant):
-            return failure
-        streaming = StreamedCall(self._dispatcher, write)
-        with self.under_way(
-            peer,
-            streaming,
-            len(payload),
-            tenant=options.tenant,
-            max_value_bytes=MAX_INLINE_BYTES,
-            time_left=time_left,
-        ) as caller:
-            self._submit(caller, endpoint, options, payload, trace)
-            return await streaming.run()
+        streamed = StreamedCall(self._dispatcher, write)
+        return await self.passed(peer, endpoint, options, payload, streamed, trace, time_left)
 
     async def passed(
         self,
@@ -221,11 +205,11 @@ class UnaryCalls:
         endpoint: str,
         options: RouterCallOptions,
         payload: bytes,
-        call: PassedCall,
+        call: PassedCall | StreamedCall,
         trace: TraceContext | None = None,
         time_left: TimeLeft = lambda: None,
     ) -> Failure | None:
-        """Passes requests and responses of one rpc of a user's own on; returns why it failed, if it did."""
+        """Writes responses of one call as they arrive, and passes its requests on; returns why it failed, if it did."""
         if failure := self.full(len(payload), peer=peer, tenant=options.tenant):
             return failure
         with self.under_way(

@@ -150,7 +150,7 @@ def test_beside_the_subset_a_link_is_opened_and_stays_while_the_call_waits() -> 
     for name in strangers:
         world.link(name)
     assert sent_to(world, *names) == names
-    assert not any(each.askers for each in replicas)
+    assert not any(each.link_users for each in replicas)
 
 
 def test_what_was_not_sent_is_forgotten_when_the_caller_leaves_and_ends_in_time() -> None:

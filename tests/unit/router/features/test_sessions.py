@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.events import RunsCompleted
-from router_service.core.features.session_resumption import PATIENCE_S
+from router_service.core.features.session_resumption import REPORTS_WITHIN_S
 from slotmesh.errors import Executed, Reason
 from slotmesh.spec.model import BUILT_IN_BALANCERS
 from tests.unit.router.moving_sessions import asked, pair
@@ -144,8 +144,8 @@ def test_what_may_have_run_at_a_replica_that_does_not_answer_is_not_run_again(ho
     if how == "lost":
         world.lose("r2")
     elif how == "late":
-        assert world.scheduler.next_deadline() == PATIENCE_S
-        world.at(PATIENCE_S)
+        assert world.scheduler.next_deadline() == REPORTS_WITHIN_S
+        world.at(REPORTS_WITHIN_S)
     else:
         world.backends["b"] = ["r1"]
         world.push()

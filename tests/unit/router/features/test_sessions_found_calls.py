@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.features import session_resumption
-from router_service.core.features.session_resumption import PATIENCE_S
+from router_service.core.features.session_resumption import REPORTS_WITHIN_S
 from router_service.core.runs import Caller
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import World
@@ -57,9 +57,9 @@ def test_a_client_that_never_says_that_it_has_sent_all_is_not_waited_for_for_eve
     world, client = moved()
     world.resend([1, 3], by=client, ordering_key="k")
     world.resend([7], by=client)
-    world.at(PATIENCE_S - 0.1)
+    world.at(REPORTS_WITHIN_S - 0.1)
     assert not world.got("r1") + world.got("r2")
-    world.at(PATIENCE_S)
+    world.at(REPORTS_WITHIN_S)
     assert world.outcomes == {1: Reason.REPLICA_LOST}
     assert world.got("r1") + world.got("r2") == [7]
 
@@ -77,7 +77,7 @@ def test_where_not_all_comes_again_in_time_what_was_found_may_be_of_any_key() ->
     world.resend([1], by=client, ordering_key="k")
     world.resend([6], by=client, ordering_key="k")
     world.resend([2], by=client)
-    world.at(PATIENCE_S)
+    world.at(REPORTS_WITHIN_S)
     assert world.outcomes == {1: Reason.REPLICA_LOST}
     assert sorted(world.got("r1") + world.got("r2")) == [2, 6]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router_service.core.features.session_resumption import PATIENCE_S
+from router_service.core.features.session_resumption import REPORTS_WITHIN_S
 from router_service.core.rosters import KnownTerm, RosterVersion
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.moving_sessions import asked, pair
@@ -39,8 +39,8 @@ def test_without_a_table_that_covers_it_is_unknown_what_has_run() -> None:
     world.reconcile("r2", client)
     assert world.recovered("r1") == [2], "where a call was found needs no proof"
     assert not world.outcomes
-    assert world.scheduler.next_deadline() == PATIENCE_S
-    world.at(PATIENCE_S)
+    assert world.scheduler.next_deadline() == REPORTS_WITHIN_S
+    world.at(REPORTS_WITHIN_S)
     assert world.outcomes == {1: Reason.ROUTER_LOST}
     assert world.failures[1].executed is Executed.UNKNOWN
     assert 3 in world.got("r1") + world.got("r2")
@@ -64,7 +64,7 @@ def test_a_router_that_never_gets_a_table_says_that_it_does_not_know() -> None:
     client = fresh.connect(2, (1, 1), rosters=[known])
     fresh.resend([1], by=client)
     assert not fresh.outcomes
-    fresh.at(PATIENCE_S)
+    fresh.at(REPORTS_WITHIN_S)
     assert fresh.outcomes == {1: Reason.ROUTER_LOST}
     assert fresh.failures[1].executed is Executed.UNKNOWN
 
@@ -90,7 +90,7 @@ def test_what_a_state_file_that_was_put_back_does_not_know_is_unknown() -> None:
     world.reconcile("r1", client)
     world.reconcile("r2", client)
     assert not world.outcomes
-    world.at(PATIENCE_S)
+    world.at(REPORTS_WITHIN_S)
     assert world.outcomes == {1: Reason.ROUTER_LOST}
     assert world.failures[1].executed is Executed.UNKNOWN
 

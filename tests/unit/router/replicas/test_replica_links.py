@@ -312,7 +312,7 @@ def test_a_session_that_moved_here_queries_replicas_without_a_link(world: World)
     world.at(3 * IDLE_S)
     assert linked(world) == members(world)
     world.disconnect(client)
-    assert not any(each.askers for each in world.scheduler.topology.replicas.values())
+    assert not any(each.link_users for each in world.scheduler.topology.replicas.values())
 
 
 def test_a_session_that_has_sent_all_of_its_calls_leaves_links_once_these_are_found(world: World) -> None:
@@ -329,7 +329,7 @@ def test_a_session_that_has_sent_all_of_its_calls_leaves_links_once_these_are_fo
     world.at(2 * IDLE_S)
     assert linked(world) == members(world)
     world.disconnect(client)
-    assert not any(each.askers for each in world.scheduler.topology.replicas.values())
+    assert not any(each.link_users for each in world.scheduler.topology.replicas.values())
 
 
 def test_no_answer_of_a_replica_that_could_not_be_linked_is_no_proof(world: World) -> None:
@@ -341,7 +341,7 @@ def test_no_answer_of_a_replica_that_could_not_be_linked_is_no_proof(world: Worl
     world.at(10.0)
     assert world.failures[1].executed is Executed.UNKNOWN
     world.disconnect(client)
-    assert not any(each.askers for each in world.scheduler.topology.replicas.values())
+    assert not any(each.link_users for each in world.scheduler.topology.replicas.values())
 
 
 def test_suspects_are_linked_so_that_it_can_be_reported_whether_they_live(world: World) -> None:
