@@ -4,7 +4,7 @@ Purpose: the tables are the whole truth about what can happen; docs/call-states.
 Invariants: a run has one state: that of its calls from `lo` to `hi`; once none is left there, that of the others, which
 executors and batchers have. So an event that happens to some of these calls changes the state with the last of them.
 Calls that an executor returns, or that part from others, are a run of their own.
-Owner: the scheduler; only `Accounting` and `Lanes` change states.
+Owner: the scheduler; only `accounting` and `lanes` change states.
 """
 
 from __future__ import annotations

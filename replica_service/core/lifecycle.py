@@ -95,7 +95,7 @@ class Fence:
 
     A controller that has acknowledged no report for `bound_s` can rely on the end of the replica's process, and may
     move its ordering keys without contact to it. Time counts from the sending of the newest acknowledged report, never
-    from the arrival of the acknowledgement. Owned by `shell/fencing.py`, on the replica's event loop.
+    from the arrival of the acknowledgement. Owned by `Fencing`, on the replica's event loop.
     """
 
     def __init__(self, settings: FenceSettings) -> None:

@@ -165,7 +165,7 @@ class ReplicaRun:
         self.key = first + begin
         """Its key in its link's `waiting`. Negative if it was split off another run."""
         self.state = _ARRIVED
-        """Changed by `Accounting` only; `UPLOADING` from the beginning if the payload is still to arrive."""
+        """Changed by `accounting` only; `UPLOADING` from the beginning if the payload is still to arrive."""
         self.is_split = False  # calls of it may be in a run that was split off
         self.lane: ReplicaLane | None = None
         self.record: RunRecord | None = None
@@ -191,11 +191,10 @@ class ReplicaRun:
         part = ReplicaRun(
             self.link, self.first + lo, self.payloads[lo:hi], self.options, self.endpoint, self.arrived, self.deadline
         )
-        part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
-        part.state, part.max_result_bytes, part.arrival = self.state, self.max_result_bytes, self.arrival
+        self._share_with(part)
+        part.state = self.state
         if self.origin is not None:
             part.origin = self.origin._replace(run_ids=self.origin.run_ids[lo:hi])
-        part.request = self.request
         if self.record is not None:
             part.record = self.record.cut_out(lo, hi)
         return part
@@ -230,10 +229,9 @@ class ReplicaRun:
             begin=lo,
             end=hi,
         )
-        part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
+        self._share_with(part)
         part.lane, part.slot, part.weighed = self.lane, self.slot, self.weighed
-        part.origin, part.max_result_bytes, part.arrival = self.origin, self.max_result_bytes, self.arrival
-        part.state, part.traced, part.request = _WAITING, self.traced, self.request
+        part.state, part.traced, part.origin = _WAITING, self.traced, self.origin
         link.splits += 1
         part.key = -link.splits
         self.is_split = part.is_split = True
@@ -243,6 +241,11 @@ class ReplicaRun:
             part.record.runs.append(part)
         self.ended(hi - lo)
         return part
+
+    def _share_with(self, part: ReplicaRun) -> None:
+        """Gives the part what all calls of the run have in common, beyond the arguments of the constructor."""
+        part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
+        part.max_result_bytes, part.arrival, part.request = self.max_result_bytes, self.arrival, self.request
 
     def close(self, count: int) -> None:
         """Notes that `count` of its calls can no longer be taken back."""
@@ -305,7 +308,7 @@ class ReplicaLane:
         self.runs: deque[ReplicaRun] = deque()
         """Runs with waiting calls, in order. Some may have been emptied by a cancel."""
         self.state = _READY
-        """Changed by `Lanes` only."""
+        """Changed by `lanes` only."""
         self.batch_method: str | None = None
         """The batch method whose batcher the lane's first calls are offered to, if any."""
         self.offered = 0

@@ -47,8 +47,8 @@ _FEW_LINKS: Final[Mapping[ModuleType, Mapping[str, float]]] = {
 }
 """So that routers with subsets link to few of the replicas, which are few, and not for long."""
 RECALL_LOOK_S: Final = 0.02
-"""Between two looks of a client for calls that nobody waits for any more, in place of `LOOK_INTERVAL_S`: each eighth
-callback would be such a look."""
+"""In place of `CANCELLED_LOOK_INTERVAL_S`, by which clients look for calls that no task awaits any more: then each
+eighth callback would be such a look."""
 _CLOSE_TURNS: Final = 20
 """How often coroutines are told to end that do not, or begin others."""
 

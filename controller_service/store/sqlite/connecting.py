@@ -135,7 +135,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA fullfsync = ON")
-        # The journal has the first page of the file, by which `require_own_journal` distinguishes it, before any other.
+        # The journal has the first page of the file, by which `_differing_journal` distinguishes it, before any other.
         connection.execute("PRAGMA cache_spill = OFF")
     except BaseException:
         connection.close()

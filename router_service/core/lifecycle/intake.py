@@ -77,7 +77,7 @@ class RoutingIntake:
                 self._without_share(run, endpoint, step, admitted=admitted)
 
     def hold(self, run: RouterRun, step: Step, *, admitted: bool) -> None:
-        """Keeps the run until its client knows all replicas that it could go to (`acknowledgements`)."""
+        """Keeps the run until its client knows all replicas that it could go to (`Acknowledgements`)."""
         if run.session is None:
             raise ValueError("calls without a session need no acknowledgement")
         step.advance(run, RunEvent.HELD)
