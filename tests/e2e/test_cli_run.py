@@ -170,7 +170,7 @@ async def test_it_can_be_stopped_while_it_starts(folder: Path) -> None:
             "ModuleNotFoundError: No module named 'no_such_module_anywhere'",
             ("misspelt.py", "1, in <module>"),
         ),
-        ("app:Missing", 2, "Missing", None),
+        long("app:Missing", 2, "Missing", None),
         ("app:Broken", 1, "RuntimeError: no model here", ("app.py", "")),
         long("app:Quits", 1, "RuntimeError: the handler tried to end the process: SystemExit('enough')", None),
     ],

@@ -11,6 +11,9 @@ from simulation.queues.mesh import QueuesMesh
 from simulation.queues.report import QueuesOutcome
 from simulation.queues.settings import QueuesSettings
 
+pytestmark = pytest.mark.long
+"""Seconds of simulation: properties of links to subsets, and `make sim`, fail for the same reasons."""
+
 
 def simulated(settings: QueuesSettings) -> QueuesOutcome:
     mesh = QueuesMesh(settings)
