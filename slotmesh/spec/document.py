@@ -301,7 +301,7 @@ def _violation(path: str, detail: ErrorDetails, known: Names) -> SpecViolation:
             return SpecViolation(where, str(detail["ctx"]["error"]))
         case "model_type" | "dict_type":
             return SpecViolation(where, f"must be a map{_value_given(detail)}")
-        case "string_type" if detail["loc"][-1] == "[key]":
+        case "string_type" | "invalid_key" if detail["type"] == "invalid_key" or detail["loc"][-1] == "[key]":
             key = show(str(detail["input"]))
             return SpecViolation(
                 where.removesuffix(f".{key}"), f"{key} is {_kind(detail['input'])}, not a name: quote it"

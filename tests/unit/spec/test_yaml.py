@@ -71,6 +71,13 @@ def test_half_of_a_character_is_an_error_with_its_line(text: str) -> None:
         parse_mesh(text)
 
 
+@pytest.mark.parametrize("section", ["autoscale", "devices", "env", "pod"])
+def test_a_key_that_is_no_text_is_to_be_quoted_in_each_section(section: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        parse_mesh(f"backends: {{a: {{handler: 'x:Y', {section}: {{1: 2}}}}}}")
+    assert f"backends.a.{section}: 1 is the number 1, not a name: quote it" in str(caught.value)
+
+
 def test_two_escapes_of_one_character_are_that_as_in_json() -> None:
     (backend,) = parse_mesh(
         r'{"backends": {"a": {"handler": "x:Y", "user_config": {"\ud83d\ude00é": "\ud83d\ude00"}}}}'
