@@ -235,6 +235,8 @@ class Mesh:
             await asyncio.gather(self._slots.aclose(grace_s), *(stream.aclose(grace_s) for stream in self._streams))
         finally:
             self._buffer.lift()
+            for values in [each for stream in self._streams for each in stream.own_values]:
+                values.cancel_rpc()
             await self._routers.aclose()
             await self._servers.aclose()
 

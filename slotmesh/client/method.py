@@ -198,7 +198,9 @@ class Method(Generic[ResultT, P, ValueT]):
             return call
 
         call = asyncio.get_running_loop().create_task(begin(), name=f"slotmesh-client-call-{spec.endpoint}")
-        return ValueStream(spec, RpcValues(call, rpc))
+        values = RpcValues(call, rpc)
+        self._stream.own_values.add(values)
+        return ValueStream(spec, values)
 
     def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT, P, ValueT]:
         """The same method, with some options changed; `slotmesh.OptionChanges` documents them.

@@ -183,7 +183,7 @@ class RpcValues:
     Invariants: if the reader gives up before the handler ends, the rpc is cancelled, in any state.
     """
 
-    __slots__ = ("_call", "_has_begun", "_is_over", "_loop", "_rpc")
+    __slots__ = ("__weakref__", "_call", "_has_begun", "_is_over", "_loop", "_rpc")
 
     has_next = False
 
@@ -226,6 +226,11 @@ class RpcValues:
 
     close = give_up
 
+    def cancel_rpc(self) -> None:
+        """Cancels the rpc, as the client is closed: who reads gets `cut_off`. gRPC itself cancels only what is read."""
+        if not self._is_over:
+            _cancel_rpc(self._call)
+
     async def _next(self) -> bytes | Failure | None:
         """The next value, the failure, or None after the last one."""
         if isinstance(self._call, asyncio.Task):
@@ -245,12 +250,16 @@ class RpcValues:
 
 def _cancel(call: asyncio.Task[ValuesCall | Failure] | ValuesCall, rpc: ValuesRpc, has_begun: bool) -> None:
     """Has no reference to the values, which may be being finalized."""
+    _cancel_rpc(call)
+    rpc.ended(None, cut_off=not has_begun)
+
+
+def _cancel_rpc(call: asyncio.Task[ValuesCall | Failure] | ValuesCall) -> None:
     if isinstance(call, asyncio.Task) and call.done():
         if not call.cancelled() and not isinstance(opened := call.result(), Failure):
             opened.cancel()
     else:
         call.cancel()
-    rpc.ended(None, cut_off=not has_begun)
 
 
 ResultT = TypeVar("ResultT")

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from slotmesh.client.calls.buffer import BufferShare, BufferShares, ClientBuffer
 from slotmesh.client.calls.call_spec import CallSpec, too_large
@@ -21,6 +21,7 @@ from slotmesh.client.calls.maps import Gather, MapFeeds, Piece, first_pieces
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.queues import CallQueue, LaneGroups, LaneStop, StopGenerations
 from slotmesh.client.calls.sent_parts import SentPart, fail, refuse
+from slotmesh.client.calls.values import RpcValues
 from slotmesh.client.calls.waiting_runs import WaitingRun
 from slotmesh.client.routers import Routers
 from slotmesh.client.search import RouterChoice
@@ -124,6 +125,8 @@ class CallStream:
             endpoint, routers, connect_timeout_s, self._outbox, self._make_again, names_executors=names_executors
         )
         self._choice = RouterChoice(routers, connect_timeout_s, lambda: self._connection.address)
+        self.own_values: WeakSet[RpcValues] = WeakSet()
+        """Those of calls by rpcs of their own, as far as the application has their iterators."""
         self._queues: WeakValueDictionary[str, CallQueue[Any]] = WeakValueDictionary()
         self._groups = LaneGroups()
         self._stops = StopGenerations(self._on_lane_failure)
