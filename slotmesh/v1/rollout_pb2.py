@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19slotmesh/v1/rollout.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc9\x02\n\x07Rollout\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12(\n\x05phase\x18\x02 \x01(\x0e\x32\x19.slotmesh.v1.RolloutPhase\x12\x0f\n\x07handler\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0e\n\x06wanted\x18\x05 \x01(\x05\x12\x0f\n\x07\x63urrent\x18\x06 \x01(\x05\x12\x11\n\tavailable\x18\x07 \x01(\x05\x12\x10\n\x08outdated\x18\x08 \x01(\x05\x12.\n\nstart_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07problem\x18\n \x01(\t\x12\x17\n\x0frollback_reason\x18\x0b \x01(\t\x12\x31\n\rrollback_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06paused\x18\r \x01(\x08\"\xa5\x02\n\rScaleDecision\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rfrom_replicas\x18\x02 \x01(\x05\x12\x13\n\x0bto_replicas\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\r\n\x05ready\x18\x05 \x01(\x05\x12\x10\n\x08starting\x18\x06 \x01(\x05\x12\x0e\n\x06queued\x18\x07 \x01(\x03\x12\x0f\n\x07ongoing\x18\x08 \x01(\x03\x12-\n\nqueue_time\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07routers\x18\n \x01(\x05\x12\x14\n\x0clate_routers\x18\x0b \x01(\x05\x12\x16\n\x0esilent_routers\x18\x0c \x01(\x05*\xbd\x01\n\x0cRolloutPhase\x12\x1d\n\x19ROLLOUT_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16ROLLOUT_PHASE_COMPLETE\x10\x01\x12\x1d\n\x19ROLLOUT_PHASE_PROGRESSING\x10\x02\x12\x18\n\x14ROLLOUT_PHASE_PAUSED\x10\x03\x12\x1e\n\x1aROLLOUT_PHASE_ROLLING_BACK\x10\x04\x12\x19\n\x15ROLLOUT_PHASE_FAILING\x10\x05\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19slotmesh/v1/rollout.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd8\x02\n\x07Rollout\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12(\n\x05phase\x18\x02 \x01(\x0e\x32\x19.slotmesh.v1.RolloutPhase\x12\x0f\n\x07handler\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0e\n\x06wanted\x18\x05 \x01(\x05\x12\x0f\n\x07\x63urrent\x18\x06 \x01(\x05\x12\x11\n\tavailable\x18\x07 \x01(\x05\x12\x10\n\x08outdated\x18\x08 \x01(\x05\x12.\n\nstart_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07problem\x18\n \x01(\t\x12\x17\n\x0frollback_reason\x18\x0b \x01(\t\x12\x31\n\rrollback_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06paused\x18\r \x01(\x08\x12\r\n\x05ready\x18\x0e \x01(\x05\"\xa5\x02\n\rScaleDecision\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rfrom_replicas\x18\x02 \x01(\x05\x12\x13\n\x0bto_replicas\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\r\n\x05ready\x18\x05 \x01(\x05\x12\x10\n\x08starting\x18\x06 \x01(\x05\x12\x0e\n\x06queued\x18\x07 \x01(\x03\x12\x0f\n\x07ongoing\x18\x08 \x01(\x03\x12-\n\nqueue_time\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07routers\x18\n \x01(\x05\x12\x14\n\x0clate_routers\x18\x0b \x01(\x05\x12\x16\n\x0esilent_routers\x18\x0c \x01(\x05*\xbd\x01\n\x0cRolloutPhase\x12\x1d\n\x19ROLLOUT_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16ROLLOUT_PHASE_COMPLETE\x10\x01\x12\x1d\n\x19ROLLOUT_PHASE_PROGRESSING\x10\x02\x12\x18\n\x14ROLLOUT_PHASE_PAUSED\x10\x03\x12\x1e\n\x1aROLLOUT_PHASE_ROLLING_BACK\x10\x04\x12\x19\n\x15ROLLOUT_PHASE_FAILING\x10\x05\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,10 +34,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slotmesh.v1.rollout_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\013slotmesh.v1P\001Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\252\002\013Slotmesh.V1'
-  _globals['_ROLLOUTPHASE']._serialized_start=736
-  _globals['_ROLLOUTPHASE']._serialized_end=925
+  _globals['_ROLLOUTPHASE']._serialized_start=751
+  _globals['_ROLLOUTPHASE']._serialized_end=940
   _globals['_ROLLOUT']._serialized_start=108
-  _globals['_ROLLOUT']._serialized_end=437
-  _globals['_SCALEDECISION']._serialized_start=440
-  _globals['_SCALEDECISION']._serialized_end=733
+  _globals['_ROLLOUT']._serialized_end=452
+  _globals['_SCALEDECISION']._serialized_start=455
+  _globals['_SCALEDECISION']._serialized_end=748
 # @@protoc_insertion_point(module_scope)

@@ -74,6 +74,7 @@ class Rollout(_message.Message):
     ROLLBACK_REASON_FIELD_NUMBER: _builtins.int
     ROLLBACK_TIME_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
     phase: Global___RolloutPhase.ValueType
@@ -97,6 +98,10 @@ class Rollout(_message.Message):
     paused: _builtins.bool
     """It was paused by `PauseRollout` and not resumed, also where it is complete: then the next change of what replicas
     are started with is not rolled out until it is resumed.
+    """
+    ready: _builtins.int
+    """Those among `current` that are ready, whether for `min_ready` or not. 0 also from slotmesh 0.2.0, which does not
+    report it.
     """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
@@ -122,10 +127,11 @@ class Rollout(_message.Message):
         rollback_reason: _builtins.str = ...,
         rollback_time: _timestamp_pb2.Timestamp | None = ...,
         paused: _builtins.bool = ...,
+        ready: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rollback_time", b"rollback_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "backend", b"backend", "current", b"current", "handler", b"handler", "outdated", b"outdated", "paused", b"paused", "phase", b"phase", "problem", b"problem", "rollback_reason", b"rollback_reason", "rollback_time", b"rollback_time", "start_time", b"start_time", "version", b"version", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "backend", b"backend", "current", b"current", "handler", b"handler", "outdated", b"outdated", "paused", b"paused", "phase", b"phase", "problem", b"problem", "ready", b"ready", "rollback_reason", b"rollback_reason", "rollback_time", b"rollback_time", "start_time", b"start_time", "version", b"version", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

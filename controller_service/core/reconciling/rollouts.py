@@ -257,6 +257,8 @@ class RolloutProgress:
     """Replicas with the new settings, ready or not."""
     available: int
     """Those of them that have been ready for `min_ready`."""
+    ready: int
+    """Those of them that are ready, whether for `min_ready` or not."""
     outdated: int
     """Replicas with older settings, those that drain included."""
     trouble: str
@@ -372,6 +374,7 @@ def show_progress(
         wanted=wanted,
         current=len(groups.current),
         available=sum(is_available(it, now, backend.min_ready_s) for it in groups.current),
+        ready=sum(is_available(it, now, 0.0) for it in groups.current),
         outdated=len(groups.outdated) + len(groups.ending),
         trouble=trouble,
     )
@@ -387,8 +390,7 @@ def _phase(record: RolloutRecord, trouble: str) -> RolloutPhase:
 
 
 def _is_done(groups: ReplicaGroups, backend: Backend, wanted: int, now: float) -> bool:
-    available = sum(is_available(it, now, backend.min_ready_s) for it in groups.current)
-    return not groups.outdated and available >= wanted
+    return not groups.outdated and sum(is_available(it, now, backend.min_ready_s) for it in groups.current) >= wanted
 
 
 def _completed(record: RolloutRecord, backend: Backend, wanted: int) -> RolloutRecord:

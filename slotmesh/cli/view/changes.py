@@ -185,8 +185,7 @@ def rollout_line(rollout: rollout_pb2.Rollout) -> str:
     line = f"rollout of {rollout.backend} to {what}: {word_of(rollout, 'phase').lower().replace('_', ' ')},"
     is_complete = rollout.phase == rollout_pb2.ROLLOUT_PHASE_COMPLETE
     line += f" {rollout.available} of {rollout.wanted} {'' if is_complete else 'new '}replicas ready"
-    if rollout.outdated:
-        line += f", {rollout.outdated} earlier end" if is_complete else f", {rollout.outdated} old left"
+    line += "".join(f", {what}" for what in _waits_for(rollout, is_complete=is_complete))
     if rollout.problem:
         line += f"; {rollout.problem}"
     if rollout.rollback_reason:
@@ -196,6 +195,19 @@ def rollout_line(rollout: rollout_pb2.Rollout) -> str:
         held = "paused: the next change" if is_complete else "it"
         line += f"; {held} waits for {resume_command(rollout.backend)}"
     return line
+
+
+def _waits_for(rollout: rollout_pb2.Rollout, *, is_complete: bool) -> Iterator[str]:
+    """What keeps the rollout from being complete, as far as the controller reports it; after that, what still ends."""
+    if not is_complete:
+        if (young := rollout.ready - rollout.available) > 0:
+            yield f"{young} ready for less than min_ready"
+        if rollout.ready >= rollout.available and (starting := rollout.current - rollout.ready) > 0:
+            yield f"{starting} not ready yet"
+        if (missing := rollout.wanted - rollout.current) > 0:
+            yield f"{missing} not started yet"
+    if rollout.outdated:
+        yield f"{rollout.outdated} {'earlier end' if is_complete else 'old left'}"
 
 
 def deferred_line(backend: str, why: str) -> str:

@@ -37,6 +37,20 @@ def test_the_line_of_a_paused_rollout_has_the_way_out(rollout: rollout_pb2.Rollo
     assert rollout_document(rollout)["paused"] is True
 
 
+def test_a_rollout_says_what_it_waits_for() -> None:
+    """`status` shows all replicas as ready beside it, where new ones have to be so for `min_ready`, or old ones end."""
+    going = changed(COMPLETE, phase=rollout_pb2.ROLLOUT_PHASE_PROGRESSING, wanted=6, current=4, available=1, ready=3)
+    start = "rollout of b to a:B: progressing, 1 of 6 new replicas ready"
+    waits = "2 ready for less than min_ready, 1 not ready yet, 2 not started yet"
+    assert rollout_line(going) == f"{start}, {waits}"
+    assert rollout_line(changed(going, outdated=2)) == f"{start}, {waits}, 2 old left"
+    earlier = changed(going, ready=0)
+    assert rollout_line(earlier) == f"{start}, 2 not started yet", "slotmesh 0.2.0 reports no `ready`"
+    assert rollout_line(changed(COMPLETE, ready=1, outdated=1)).endswith(
+        "complete, 1 of 1 replicas ready, 1 earlier end"
+    )
+
+
 def test_others_are_not_called_paused() -> None:
     assert "paused" not in rollout_line(COMPLETE)
     assert rollout_document(COMPLETE)["paused"] is False

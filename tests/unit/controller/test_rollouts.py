@@ -172,6 +172,15 @@ def test_what_an_earlier_rollout_of_the_same_settings_has_left_does_not_count(ea
     assert look(replica("before", started_at=began_at - 1.0), **calls).goes_back_to == OLD, "it serves again"
 
 
+def test_progress_tells_ready_ones_from_those_that_are_so_for_long_enough() -> None:
+    backend = replace(NEW, min_ready_s=10.0)
+    young, old = replica("a", ready_at=NOW - 5.0), replica("b", ready_at=NOW - 15.0)
+    starting = replica("c", state=ReplicaState.STARTING, ready_at=None)
+    record = replace(RECORD, template=template_of(backend))
+    shown = show_progress(record, backend, 3, [young, old, starting], NOW, time_of_day_s=60.0)
+    assert (shown.phase, shown.current, shown.ready, shown.available) == (RolloutPhase.PROGRESSING, 3, 2, 1)
+
+
 def test_what_is_complete_or_has_nothing_to_go_back_to_stays() -> None:
     dead = replica("a", **DEAD, **in_place_of(9))
     assert look(dead, record=replace(RECORD, is_complete=True)) == RolloutStep()
