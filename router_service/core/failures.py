@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
 
 from router_service.core.limits.admission import FIRST_RETRY_DELAY_S, jittered
 from router_service.core.limits.capacity import KnownReplica
@@ -170,11 +169,15 @@ def slot_at_too_many(replicas: int, limit: int) -> Failure:
     )
 
 
-TOO_MANY_LOOK_UPS: Final = Failure(
-    reason=Reason.QUEUE_FULL,
-    message="the slots of too many repeated reservations are looked for at replicas now; repeat the request later",
-    retry_delay_s=UNREACHABLE_DELAY_S,
-)
+def too_many_look_ups(*, of_one: bool) -> Failure:
+    """No more slots can be looked for now: `of_one` caller, or at all."""
+    whose = "of this caller " if of_one else ""
+    return Failure(
+        reason=Reason.QUEUE_FULL,
+        message=f"the slots of too many repeated reservations {whose}are looked for at replicas now; repeat the request"
+        " later",
+        retry_delay_s=UNREACHABLE_DELAY_S,
+    )
 
 
 def request_differs(request_id: str) -> Failure:

@@ -12,6 +12,20 @@ SPEC: Final = "slotmesh/spec"
 
 _TURNS: Final = (
     mutant(
+        "queries for slots of repeated reservations are not given back",
+        ROUTER,
+        "            self._bound.give(search.holder, 1)\n",
+        "            pass\n",
+        "tests/unit/router/features/test_slot_look_ups.py",
+    ),
+    mutant(
+        "one caller has all queries for slots of repeated reservations",
+        ROUTER,
+        "holder = work.identity or run.caller.flow",
+        'holder = f"{id(run)}"',
+        "tests/unit/router/features/test_slot_look_ups.py",
+    ),
+    mutant(
         "tenants of a client wait in one line",
         ROUTER,
         "if self._is_of_tenants or (run.tenant is share.tenant and type(queue) is SloQueue):",

@@ -5,7 +5,8 @@ another one; or the link to a replica broke before that answered. A slot that wa
 witness, so each replica that may hold it is queried.
 Invariants: the reservation waits until all queried replicas have answered. One that has ended holds nothing, and one
 that does not remember ids is passed over. If any other has not answered within `LINK_WAIT_S`, the reservation fails: no
-second slot is taken. After a query, a replica grants nothing to older attempts, so no slot appears behind it.
+second slot is taken. After a query, a replica grants nothing to older attempts, so no slot appears behind it. Callers
+share the bound of queries, by identity, or by connection if callers are not authenticated.
 Owner: the scheduler.
 """
 
@@ -18,7 +19,7 @@ from typing import Final
 
 from router_service.core import failures
 from router_service.core.callers import Window
-from router_service.core.calls import NO_OPTIONS, LeasedSlot, LookUpSlot, ReleasedSlot, Reserve
+from router_service.core.calls import NO_OPTIONS, Flow, LeasedSlot, LookUpSlot, ReleasedSlot, Reserve
 from router_service.core.commands import Step
 from router_service.core.features.slot_requests import ONE_CALL, Requests
 from router_service.core.lifecycle.feature import Feature
@@ -27,6 +28,7 @@ from router_service.core.look_ups import LINK_WAIT_S
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.run_states import RunEvent
 from router_service.core.runs import Caller, RouterRun, Sent
+from slotmesh.calls.fair_shares import FairBound, Over
 from slotmesh.errors import Failure, Reason
 
 MAX_QUERIED: Final = 1_000
@@ -44,11 +46,13 @@ _NOT_SENT: Final = frozenset({Reason.REPLICA_LOST, Reason.BACKEND_UNAVAILABLE})
 class _Search:
     """The look-ups of one reservation."""
 
-    __slots__ = ("is_over", "open", "run", "until")
+    __slots__ = ("holder", "is_over", "open", "run", "until")
 
-    def __init__(self, run: RouterRun, until: float) -> None:
+    def __init__(self, run: RouterRun, until: float, holder: str | Flow) -> None:
         self.run = run
         """The reservation, which is held meanwhile."""
+        self.holder = holder
+        """Who has the queries of the bound."""
         self.until = until
         self.open: dict[RouterRun, RoutedReplica] = {}
         """Queries without an answer, and the replica of each."""
@@ -72,6 +76,8 @@ class SlotLookUps(Feature):
         self._bind = bind
         self._searches: dict[RouterRun, _Search] = {}
         """By query."""
+        self._bound: FairBound[str | Flow] = FairBound.within(MAX_UNDER_WAY, MAX_QUERIED)
+        """These queries."""
 
     @property
     def under_way(self) -> Collection[object]:
@@ -93,11 +99,12 @@ class SlotLookUps(Feature):
         if len(replicas) > MAX_QUERIED:
             self._outcomes.fail_waiting(run, failures.slot_at_too_many(len(replicas), MAX_QUERIED), step)
             return
-        if len(self._searches) + len(replicas) > MAX_UNDER_WAY:
-            self._outcomes.fail_waiting(run, failures.TOO_MANY_LOOK_UPS, step)
+        holder = work.identity or run.caller.flow
+        if (over := self._bound.over(holder, len(replicas))) is not None:
+            self._outcomes.fail_waiting(run, failures.too_many_look_ups(of_one=over is Over.SHARE), step)
             return
         step.advance(run, RunEvent.HELD)
-        search = _Search(run, step.now + LINK_WAIT_S)
+        search = _Search(run, step.now + LINK_WAIT_S, holder)
         for replica in replicas:
             self._query(search, replica, step)
         self._go_on(search, step)
@@ -107,7 +114,7 @@ class SlotLookUps(Feature):
         query = sent.run
         if replica.answer(sent, 0, 1):
             self._outcomes.slot(query, ReleasedSlot(), step)
-        search = self._searches.pop(query, None)
+        search = self._taken(query)
         if search is None:
             return None
         search.open.pop(query)
@@ -152,7 +159,7 @@ class SlotLookUps(Feature):
         self, run: RouterRun, _begin: int, _count: int, failure: Failure, _sent: Sent | None, step: Step
     ) -> None:
         """A query has ended without an answer."""
-        search = self._searches.pop(run, None)
+        search = self._taken(run)
         if search is not None:
             step.then(partial(self._not_answered, search, search.open.pop(run), failure))
 
@@ -174,7 +181,15 @@ class SlotLookUps(Feature):
         caller.runs[query] = None
         search.open[query] = replica
         self._searches[query] = search
+        self._bound.take(search.holder, 1)
         self._bind(query, replica, step)
+
+    def _taken(self, query: RouterRun) -> _Search | None:
+        """Forgets a query that has ended. Returns its search; None if it is forgotten already."""
+        search = self._searches.pop(query, None)
+        if search is not None:
+            self._bound.give(search.holder, 1)
+        return search
 
     def _not_answered(self, search: _Search, replica: RoutedReplica, failure: Failure, step: Step) -> None:
         if search.is_over:
@@ -191,7 +206,8 @@ class SlotLookUps(Feature):
             replica = search.open[query]
             if replica.listed or replica.linked:
                 continue
-            del self._searches[query], search.open[query]
+            self._taken(query)
+            del search.open[query]
             for sent in list(query.sents):
                 replica.withdraw(sent)
             self._outcomes.slot(query, ReleasedSlot(), step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.core.calls import Flow
 from router_service.core.features import slot_look_ups
 from router_service.core.features.slot_look_ups import MAX_QUERIED
 from router_service.core.features.slot_operations import OutgoingLookUp, OutgoingRelease, OutgoingReserve
@@ -160,6 +161,23 @@ def test_too_many_replicas_are_no_proof() -> None:
     caller = world.reserve(request_id="id", attempt=1)
     assert world.reason(caller) is Reason.BACKEND_UNAVAILABLE
     assert not any(world.ops.values())
+
+
+@pytest.mark.parametrize("by", ["identity", "flow"])
+def test_one_caller_leaves_queries_for_others(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_look_ups, "MAX_UNDER_WAY", 16)
+    monkeypatch.setattr(slot_look_ups, "MAX_QUERIED", 2)
+    world = world_of()
+    flow, other = Flow(), Flow()
+    mine, others = ({"identity": "a"}, {"identity": "b"}) if by == "identity" else ({"flow": flow}, {"flow": other})
+    got = [world.reason(world.reserve(request_id=f"a{at}", attempt=1, **mine)) for at in range(8)]
+    assert got == [None] * 6 + [Reason.QUEUE_FULL] * 2, "three quarters"
+    assert world.reason(world.reserve(request_id="b", attempt=1, **others)) is None
+    for name in ("r1", "r2"):
+        for op in list(world.ops[name]):
+            world.answer(name, Failure(reason=Reason.SLOT_UNKNOWN, message=""), op.op_id)
+    assert not world.scheduler._parts.slot_operations.look_ups._bound.total
+    assert world.reason(world.reserve(request_id="a9", attempt=1, **mine)) is None, "they are given back"
 
 
 def test_queries_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
