@@ -10,7 +10,7 @@ Owner: the scheduler, whose parts take permits here and return them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from math import inf
 
@@ -43,9 +43,11 @@ class PermitCapacity:
 class Permits:
     """The permits of one replica, and the queue of unkeyed calls."""
 
-    __slots__ = ("in_use", "max_ongoing", "prefetch", "queue", "waiting")
+    __slots__ = ("_lanes", "in_use", "max_ongoing", "prefetch", "queue", "waiting")
 
-    def __init__(self, max_ongoing: int, prefetch: int) -> None:
+    def __init__(self, max_ongoing: int, prefetch: int, lanes: Sized = ()) -> None:
+        """`lanes`: those that wait for permits."""
+        self._lanes = lanes
         self.max_ongoing = max_ongoing
         self.prefetch = prefetch
         """Unkeyed calls that may wait for a permit."""
@@ -57,9 +59,18 @@ class Permits:
         """Unkeyed runs with calls that wait for permits, oldest first. Some may have been emptied by a cancel."""
 
     @property
+    def room_to_wait(self) -> int:
+        """How many unkeyed calls may wait for a permit.
+
+        While lanes wait, at least one: they take each permit that becomes free before a router could use it, so
+        unkeyed calls would only ever wait at routers.
+        """
+        return self.prefetch or (1 if self._lanes else 0)
+
+    @property
     def has_room(self) -> bool:
         """Whether another unkeyed call would be accepted."""
-        return self.in_use + self.waiting < self.max_ongoing + self.prefetch
+        return self.in_use + self.waiting < self.max_ongoing + self.room_to_wait
 
 
 class Vacancies:

@@ -161,11 +161,11 @@ class ReplicaScheduler:
         taken = permits.in_use + permits.waiting
         parked = sum(run.hi - run.lo for run in link.parked if run.lane is None and run.slot is None)
         others = taken - (link.unkeyed - link.in_slots - parked)
-        is_full = others > 0 and taken >= permits.max_ongoing + permits.prefetch and not link.closed
+        is_full = others > 0 and taken >= permits.max_ongoing + permits.room_to_wait and not link.closed
         self._state.vacancies.reported(link, is_full=is_full)
         return PermitCapacity(
             permits.max_ongoing,
-            permits.prefetch,
+            permits.room_to_wait,
             self._state.keyed_window,
             self._state.draining,
             others,

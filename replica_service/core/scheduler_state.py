@@ -66,8 +66,8 @@ class SchedulerState:
         self.keyed_window = keyed_window
         self.new_secret = new_secret
         self.max_slots_per_caller = max_slots_per_caller
-        self.permits = Permits(max_ongoing, prefetch)
         self.lanes = Lanes()
+        self.permits = Permits(max_ongoing, prefetch, self.lanes.ready)
         self.batchers = {
             name: Batcher(name, control, max_ongoing, weigh.get(name))
             for name, control in methods.items()

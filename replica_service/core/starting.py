@@ -94,10 +94,10 @@ def _refuse(run: ReplicaRun, lo: int, failure: Failure, commands: Commands) -> N
 
 def _take(state: SchedulerState, run: ReplicaRun, commands: Commands) -> None:
     permits = state.permits
-    room = permits.max_ongoing + permits.prefetch - permits.in_use - permits.waiting
+    room = permits.max_ongoing + permits.room_to_wait - permits.in_use - permits.waiting
     if run.open > room:
         room = max(0, room)
-        failure = failures.no_room(permits.max_ongoing, permits.prefetch)
+        failure = failures.no_room(permits.max_ongoing, permits.room_to_wait)
         _refuse(run, run.lo + room, failure, commands)
         if not room:
             return

@@ -164,6 +164,23 @@ _BOOKS: Final = (
     ),
 )
 
+_ROOM_TO_WAIT: Final = (
+    mutant(
+        "unkeyed calls wait at routers as long as lanes wait for permits",
+        REPLICA,
+        "return self.prefetch or (1 if self._lanes else 0)",
+        "return self.prefetch",
+        "tests/unit/replica/test_scheduler.py",
+    ),
+    mutant(
+        "routers are not told that a call may wait beside lanes",
+        REPLICA,
+        "            permits.room_to_wait,\n            self._state.keyed_window,",
+        "            permits.prefetch,\n            self._state.keyed_window,",
+        "tests/unit/replica/test_scheduler.py",
+    ),
+)
+
 _TERMS: Final = (
     mutant(
         "a roster of a term that the table's controller never had is covered",
@@ -219,4 +236,4 @@ _TAUTOLOGIES: Final = (
     ),
 )
 
-SEEDS: Final = (*_SECOND_OF_SEVERAL, *_EXACT_EDGES, *_IDENTITIES, *_BOOKS, *_TERMS, *_TAUTOLOGIES)
+SEEDS: Final = (*_SECOND_OF_SEVERAL, *_EXACT_EDGES, *_IDENTITIES, *_BOOKS, *_ROOM_TO_WAIT, *_TERMS, *_TAUTOLOGIES)

@@ -53,7 +53,7 @@ def what_is_late_does_not_wait_for_its_payload(model: ReplicaModel) -> None:
 
 def room_is_told_before_long(model: ReplicaModel) -> None:
     deadline = model.core.next_deadline()
-    if model.told_full and model.core.in_use + model.core.waiting < model.max_ongoing + model.prefetch:
+    if model.told_full and model.core.in_use + model.core.waiting < model.room:
         assert deadline is not None
         assert deadline <= model.now + CAPACITY_GAP_S
 

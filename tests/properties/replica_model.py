@@ -117,6 +117,11 @@ class ReplicaModel:
         self.told_full: set[RouterPeer] = set()
         self.told_at: dict[RouterPeer, float] = {}
 
+    @property
+    def room(self) -> int:
+        """Permits, and the unkeyed calls that may wait for one."""
+        return self.max_ongoing + max(self.prefetch, int(bool(self.core._state.lanes.ready)))
+
     def new_link(self) -> RouterPeer:
         link = RouterPeer()
         if "silence" in self.troubles:
@@ -198,7 +203,7 @@ class ReplicaModel:
                     raise AssertionError(what)
                 case ReportCapacity(link=link):
                     assert not link.closed
-                    assert self.core.in_use + self.core.waiting < self.max_ongoing + self.prefetch
+                    assert self.core.in_use + self.core.waiting < self.room
                     self.told_full.remove(link)
                     assert self.now >= self.told_at.get(link, -inf) + CAPACITY_GAP_S / 2
                     self.told_at[link] = self.now

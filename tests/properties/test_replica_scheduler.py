@@ -113,12 +113,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 to.calls[run_id] = Call(run, key, run.deadline, self.model.now, self.model.order)
             to.next_id += count
             sent.append(run)
-        before = self.model.core.in_use + self.model.core.waiting
+        before, room = self.model.core.in_use + self.model.core.waiting, self.model.room
         self.model.carry_out(self.model.core.step(RunsReceived(sent), self.model.now))
         if not any(run.options.ordering_key for run in sent):
-            assert self.model.core.in_use + self.model.core.waiting <= max(
-                before, self.model.max_ongoing + self.model.prefetch
-            )
+            assert self.model.core.in_use + self.model.core.waiting <= max(before, room)
         self.check_fences(sent)
 
     def check_fences(self, sent: list[ReplicaRun]) -> None:
@@ -236,7 +234,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         parked = sum(run.hi - run.lo for run in link.parked if run.lane is None and run.slot is None)
         taken = self.model.core.in_use + self.model.core.waiting
         assert capacity.others + link.unkeyed - link.in_slots - parked == taken
-        full = capacity.others and taken >= capacity.max_ongoing + capacity.prefetch
+        assert capacity.max_ongoing + capacity.prefetch == self.model.room
+        full = capacity.others and taken >= self.model.room
         if full:
             self.model.told_full.add(link)
         else:

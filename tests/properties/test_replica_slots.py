@@ -33,11 +33,9 @@ class SlotsMachine(SchedulerMachine):
     def reserve(self, router: int, lease_s: float, time_left_s: float) -> None:
         run = self.model.single(self.model.routers[router], ReplicaCallOptions(), "e", time_left_s)
         run.lease_s = lease_s
-        before = self.model.core.in_use + self.model.core.waiting
+        before, room = self.model.core.in_use + self.model.core.waiting, self.model.room
         self.model.carry_out(self.model.core.step(RunsReceived([run]), self.model.now))
-        assert self.model.core.in_use + self.model.core.waiting <= max(
-            before, self.model.max_ongoing + self.model.prefetch
-        )
+        assert self.model.core.in_use + self.model.core.waiting <= max(before, room)
 
     @precondition(lambda self: self.model.tokens)
     @rule(

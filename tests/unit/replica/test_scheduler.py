@@ -33,6 +33,30 @@ def test_calls_start_as_far_as_permits_go_wait_as_far_as_prefetch_goes_and_the_r
     assert core.is_idle
 
 
+def test_while_lanes_wait_for_permits_an_unkeyed_call_may_wait_too_and_has_its_turn() -> None:
+    core, link = scheduler(max_ongoing=1), RouterPeer()
+    lanes = [run(link, number, 1, key=f"k{number}") for number in (1, 2, 3)]
+    turn = turn_of(core.step(RunsReceived([lanes[0]]), 0.0))
+    assert core.capacity(link).prefetch == 0, "no lane waits"
+    core.step(RunsReceived(lanes[1:]), 0.0)
+    assert core.capacity(link).prefetch == 1
+    unkeyed = run(link, 10, 2)
+    assert told(core.step(RunsReceived([unkeyed]), 0.0)) == ["refuse 11-11 QUEUE_FULL"]
+    assert told(core.step(TurnEnded(turn, 1), 0.0)) == ["calls 10-10"]
+    assert told(core.step(RunsReceived([run(link, 12, 1)]), 0.0)) == []
+    turn = turn_of(core.step(CallsEnded(unkeyed, 1), 0.0))
+    assert turn.run is lanes[1]
+    assert told(core.step(TurnEnded(turn, 1), 0.0)) == ["calls 12-12"]
+
+
+def test_routers_that_heard_full_hear_of_room_once_a_lane_waits() -> None:
+    core, keyed, other = scheduler(max_ongoing=1), RouterPeer(), RouterPeer()
+    core.step(RunsReceived([run(keyed, 1, 1, key="a")]), 0.0)
+    assert core.capacity(other).prefetch == 0
+    core.step(RunsReceived([run(keyed, 2, 1, key="b")]), 0.0)
+    assert told(core.step(ReplicaTimePassed(), CAPACITY_GAP_S)) == ["tell capacity"]
+
+
 def test_unknown_methods_fail_before_they_take_room() -> None:
     core, link = scheduler(), RouterPeer()
     (unknown,) = core.step(RunsReceived([run(link, 1, 1, method="nope")]), 0.0)

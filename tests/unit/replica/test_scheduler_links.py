@@ -30,9 +30,9 @@ def test_calls_of_a_link_that_is_not_fresh_wait_for_its_echo_and_hold_nobody_up(
         run(silent, 1, 2),
         run(silent, 3, 1, key="k"),
         run(silent, 4, 1, key="k"),
-        run(silent, 5, 1, method="batch"),
+        run(silent, 5, 2, method="batch"),
     ]
-    assert told(core.step(RunsReceived(sent), 3.0)) == ["refuse 5-5 QUEUE_FULL"]
+    assert told(core.step(RunsReceived(sent), 3.0)) == ["refuse 6-6 QUEUE_FULL"]
     theirs = [run(other, 1, 1), run(other, 2, 1, key="k")]
     started = core.step(RunsReceived(theirs), 3.0)
     assert sorted(told(started)) == ["calls 1-1", "turn 2-2"]

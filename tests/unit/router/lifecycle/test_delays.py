@@ -35,6 +35,7 @@ def world_of(slots: int = 1, most: int = 1, load_s: float = LOAD_S, **table: Any
 def expire(world: World, at: float) -> None:
     """Time passes, as the shell has it pass: to each deadline in turn."""
     while (due := world.scheduler.next_deadline()) is not None and due <= at:
+        assert due > world.now, "the shell would step again and again"
         world.at(due)
     world.at(at)
 
