@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -40,6 +40,8 @@ REPLICAS: Final = 3
 RESTARTED: Final = 3
 """Replicas that are restarted one after the other."""
 KILL_EVERY_S: Final = 2.0
+FAULT_S: Final = 6.0
+"""How long one process or link stands still: calls outlast it, and no replica is replaced for it."""
 PATIENCE: Final = 4.0
 """Of tests, beside which anything may run. A soak measures how busy the machine is."""
 
@@ -94,9 +96,9 @@ def only_once(call: Call) -> bool:
 
 async def kill_routers(running: Running, seconds: float) -> None:
     """One after the other, each started again at once."""
-    begin = time.monotonic()
+    begin = due = time.monotonic()
     for number in count():
-        await _until(begin + number * KILL_EVERY_S)
+        await _until(due)
         if time.monotonic() >= begin + seconds:
             return
         router = running.mesh.routers[number % len(running.mesh.routers)]
@@ -105,13 +107,14 @@ async def kill_routers(running: Running, seconds: float) -> None:
         running.log.add(
             Fault(what=f"SIGKILL of {router.name}", at=at, cleared_at=time.monotonic(), seen="died of SIGKILL")
         )
+        due = max(due + KILL_EVERY_S, time.monotonic() + KILL_EVERY_S / 2)  # what has started serves for a while
 
 
 async def kill_replicas(running: Running, seconds: float) -> None:
     """One after the other, when the one before was replaced."""
-    begin = time.monotonic()
+    begin = due = time.monotonic()
     for number in count():
-        await _until(begin + number * KILL_EVERY_S)
+        await _until(due)
         if time.monotonic() >= begin + seconds:
             return
         pids = await running.mesh.replica_pids()
@@ -121,6 +124,7 @@ async def kill_replicas(running: Running, seconds: float) -> None:
         running.log.add(Death(pid=pid, at=at))
         await running.mesh.wait_linked(REPLICAS)
         running.log.add(Fault(what=f"SIGKILL of {replica_id}", at=at, cleared_at=time.monotonic(), seen="died"))
+        due = max(due + KILL_EVERY_S, time.monotonic() + KILL_EVERY_S / 2)  # what has started serves for a while
 
 
 async def kill_both(running: Running, seconds: float) -> None:
@@ -322,26 +326,36 @@ def _processor_s() -> tuple[float, float]:
 
 
 async def _stop(running: Running, name: str, pid: int, seconds: float) -> None:
-    at = await running.mesh.stop_process(pid)
-    try:
-        await _until(at + seconds)
-    finally:
-        running.mesh.continue_process(pid)
-    running.log.add(Fault(what=f"SIGSTOP of {name}", at=at, cleared_at=time.monotonic(), seen="it stood still"))
+    async for until in _rounds(seconds):
+        at = await running.mesh.stop_process(pid)
+        try:
+            await _until(until)
+        finally:
+            running.mesh.continue_process(pid)
+        running.log.add(Fault(what=f"SIGSTOP of {name}", at=at, cleared_at=time.monotonic(), seen="it stood still"))
 
 
 async def _stall(
     running: Running, proxy: TcpProxy, name: str, directions: frozenset[Direction], seconds: float
 ) -> None:
-    at = time.monotonic()
-    proxy.stall(directions)
-    try:
-        await _until(at + seconds)
-        seen = f"{proxy.held_bytes} bytes were held" if proxy.held_bytes else ""
-    finally:
-        proxy.heal()
     what = f"{name} cut off, {' and '.join(sorted(it.value for it in directions))}"
-    running.log.add(Fault(what=what, at=at, cleared_at=time.monotonic(), seen=seen))
+    async for until in _rounds(seconds):
+        at = time.monotonic()
+        proxy.stall(directions)
+        try:
+            await _until(until)
+            seen = f"{proxy.held_bytes} bytes were held" if proxy.held_bytes else ""
+        finally:
+            proxy.heal()
+        running.log.add(Fault(what=what, at=at, cleared_at=time.monotonic(), seen=seen))
+
+
+async def _rounds(seconds: float) -> AsyncIterator[float]:
+    """Until when each fault of a scenario lasts, with time between them; all end within `seconds`."""
+    end = time.monotonic() + seconds
+    while (begin := time.monotonic()) < end:
+        yield min(begin + FAULT_S, end)
+        await _until(min(time.monotonic() + 2 * KILL_EVERY_S, end))
 
 
 async def _until(at: float) -> None:
