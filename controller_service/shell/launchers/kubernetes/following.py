@@ -68,7 +68,14 @@ class PodFollower:
         return self._monotonic() - self._answered_at
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled, which closes the connections to the API server. It may be run again after another error."""
+        try:
+            await self._follow()
+        except asyncio.CancelledError:
+            await self._api.aclose()
+            raise
+
+    async def _follow(self) -> None:
         while True:
             began = self._monotonic()
             try:

@@ -102,11 +102,7 @@ class KubernetesLauncher(Launcher):
 
     async def follow(self, events: LaunchEvents) -> None:
         self._events = events
-        try:
-            await self.follower.run()
-        except asyncio.CancelledError:  # after any other error it is run again
-            await self._api.aclose()
-            raise
+        await self.follower.run()
 
     def violations(self, backend: Backend) -> Iterable[SpecViolation]:
         return container_violations(backend)

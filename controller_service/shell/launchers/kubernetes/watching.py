@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from controller_service.core.pods.book import PodChange, PodNews
@@ -16,7 +15,6 @@ class PodWatchLauncher(Launcher):
 
     def __init__(self, api: PodApi) -> None:
         self.follower = PodFollower(api, self._changed, lambda: None)
-        self._api = api
         self._events: LaunchEvents | None = None
 
     @property
@@ -25,11 +23,7 @@ class PodWatchLauncher(Launcher):
 
     async def follow(self, events: LaunchEvents) -> None:
         self._events = events
-        try:
-            await self.follower.run()
-        except asyncio.CancelledError:  # after any other error it is run again
-            await self._api.aclose()
-            raise
+        await self.follower.run()
 
     def _changed(self, changes: Sequence[PodChange]) -> None:
         for change in changes:
