@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Final, NoReturn
 
 from slotmesh.names import is_utf8
 from slotmesh.runtime.environment import set_grpc_environment
@@ -23,6 +26,10 @@ def main() -> None:
             from slotmesh.cli.app import app as run  # noqa: PLC0415 - it loads all commands
     try:
         run()
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        _give_up_output(error)
     except UnicodeEncodeError as error:
         if (given := next((it for it in sys.argv[1:] if not is_utf8(it)), None)) is None:
             raise
@@ -30,6 +37,19 @@ def main() -> None:
 
         say(f"an argument is no UTF-8, as names, keys and values have to be: {given!a}", err=True)
         raise SystemExit(WRONG_INPUT) from error
+
+
+_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Errors of a disk to which output is redirected. Commands handle those of the files that they write themselves."""
+
+
+def _give_up_output(error: OSError) -> NoReturn:
+    from slotmesh.cli.console import FAILED  # noqa: PLC0415 - the command has loaded it
+
+    with suppress(OSError):
+        sys.stderr.write(f"the output cannot be written: {error.strerror}\n")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left of it, which is written at the end
+    raise SystemExit(FAILED) from error
 
 
 @contextmanager

@@ -230,15 +230,13 @@ class Routers:
             await channel.wait_for_state_change(state)
         self.was_reached = True
 
-    async def problem(self, address: str, *, waits: bool) -> ConnectionProblem | None:
-        """Why there is no connection to this router; None if that is not known, or there is one.
+    def has_failed(self, address: str) -> bool:
+        """Whether the last attempt to connect to this router has failed, and none is under way."""
+        return self.channel(address).get_state() is _State.TRANSIENT_FAILURE
 
-        `waits`: for an attempt to connect that has no result yet.
-        """
-        channel = self.channel(address)
-        if self.is_connected(address) or not (waits or channel.get_state() is _State.TRANSIENT_FAILURE):
-            return None
-        return await self._diagnoses.of(address, channel)
+    async def problem(self, address: str) -> ConnectionProblem | None:
+        """Why there is no connection to this router; None if that is not known, or there is one."""
+        return None if self.is_connected(address) else await self._diagnoses.of(address, self.channel(address))
 
     def unreachable(self, patience_s: float, why: str = "", *, problem: ConnectionProblem | None = None) -> Failure:
         """The failure of calls for which none was reached in this time. Of the causes `problem` has the way out."""
@@ -383,7 +381,7 @@ class DescribedEndpoints:
                 failure = refusal_of(error, address, self._routers.dialer)
                 if failure.reason is Reason.NOT_IMPLEMENTED:
                     break
-                if problem := await self._routers.problem(address, waits=False):
+                if self._routers.has_failed(address) and (problem := await self._routers.problem(address)):
                     failure = replace(failure, message=_unconnected(address, problem))
             else:
                 found = {each.name: tuple(each.methods) for each in response.endpoints}

@@ -158,10 +158,10 @@ async def attempt(
 
 
 async def diagnose(search: Search, routers: Routers, address: str) -> None:
-    """Finds out why an attempt failed, if that matters. Waits for it only if the search is over."""
-    if search.is_diagnosed:
+    """Finds out why an attempt failed, if that matters. Waits for the next one's result only if the search is over."""
+    if search.is_diagnosed and (search.is_over or routers.has_failed(address)):
         began = asyncio.get_running_loop().time()
-        search.diagnosed(address, await routers.problem(address, waits=search.is_over))
+        search.diagnosed(address, await routers.problem(address))
         search.spent(asyncio.get_running_loop().time() - began)
 
 
@@ -169,7 +169,7 @@ async def _end_if_hopeless(search: Search, routers: Routers, address: str, limit
     """Ends the attempt once the search is hopeless; while the transport waits, nothing else finds out."""
     while not search.is_hopeless:
         await asyncio.sleep(HOPELESS_S)
-        search.diagnosed(address, await routers.problem(address, waits=True))
+        search.diagnosed(address, await routers.problem(address))
     limit.reschedule(asyncio.get_running_loop().time())
 
 

@@ -1,4 +1,4 @@
-"""Explains failed connections whose cause is a certificate, or a server that does not use gRPC, with the way out. Pure.
+"""Explains failed connections whose cause is a certificate, a name, or a server without gRPC, with the way out. Pure.
 
 Purpose: gRPC reports a failed handshake as UNAVAILABLE, in the words of its TLS library. A server that refuses a
 certificate only closes the connection; the cause follows from what the client has presented.
@@ -41,6 +41,8 @@ _REASONS: Final = (
 )
 """Parts of the TLS library's messages, and the explanation. The first match counts."""
 _OTHER_NAME: Final = "ostname Verification"
+_UNRESOLVED: Final = ("errors resolving ", "DNS resolution failed")
+"""Prefixes of the details of rpcs to a name without an address."""
 _OTHER_PROTOCOL: Final = "Failed parsing HTTP/2"
 _GIVE: Final = "(--tls-dir, or --tls-ca, --tls-cert and --tls-key; in Python connect(tls=slotmesh.Tls.from_dir(...)))"
 
@@ -78,6 +80,8 @@ def handshake_problem(details: str, attempt: Attempt) -> ConnectionProblem | Non
 
     A server that closes connections in plain text may require TLS, which the details do not show: it is uncertain.
     """
+    if details.startswith(_UNRESOLVED):
+        return ConnectionProblem("the name of the host does not resolve: correct it", is_certain=False)
     if not details.startswith(_NOT_CONNECTED):
         return None
     if _OTHER_PROTOCOL in details:

@@ -149,7 +149,7 @@ async def test_a_client_that_cannot_connect_as_it_is_gives_up_early(servers: Ser
     address = (
         f"{servers.by_tls},{servers.by_tls.replace('127.0.0.1', 'localhost')}" if kind == "several" else servers.by_tls
     )
-    async with connect(address, connect_timeout=8) as client:
+    async with connect(address, connect_timeout=60) as client:
         tries = [
             endpoint.reserve().__aenter__() if kind == "slots" else endpoint.m()
             for endpoint in (client.endpoint(f"e{number}") for number in range(3))
