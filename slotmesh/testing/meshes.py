@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from controller_service.app import Controller, open_controller
 from controller_service.config import ControllerSettings
+from controller_service.core.observed.replica_groups import outdated_among
 from controller_service.shell.launchers.protocol import mint_replica_id
 from router_service.app import serve as serve_router
 from router_service.config import RouterSettings
@@ -109,7 +110,7 @@ class RunningMesh(Mesh):
         await self.wait_ready(timeout)
 
     async def wait_ready(self, timeout: float = START_TIMEOUT_S) -> None:
-        """Returns when exactly the wanted replicas are ready, and each router is linked to them.
+        """Returns when the wanted replicas alone are ready, with the newest settings, and routers are linked to them.
 
         Raises:
             TimeoutError: it is not ready within `timeout` seconds; the message states what was missing.
@@ -156,7 +157,9 @@ class RunningMesh(Mesh):
         """What is missing for the mesh to be ready; empty if it is."""
         observed, table = self._controller.state.observed, self._controller.board.table
         ready: set[str] = set()
-        for name, backend in self._controller.store.read().backends.items():
+        backends = self._controller.store.read().backends
+        is_outdated = outdated_among(backends)
+        for name, backend in backends.items():
             replicas = [each for each in observed.replicas(name) if not each.is_over]
             taking = {each.replica_id for each in replicas if each.takes_calls}
             wanted = backend.least_replicas
@@ -164,6 +167,8 @@ class RunningMesh(Mesh):
                 wanted = max(wanted, len(replicas))
             if len(taking) != wanted or len(replicas) != wanted:
                 return f"{len(taking)} of {wanted} replicas of {name} take calls, {len(replicas)} run"
+            if outdated := [each.replica_id for each in replicas if is_outdated(each)]:
+                return f"{', '.join(outdated)} of {name} run earlier settings"
             ready |= taking
         waiting = [it.endpoint for it in self._controller.store.read().shifts.values() if it.is_waiting]
         if waiting:

@@ -23,7 +23,7 @@ from slotmesh.runtime.parent import AnnouncePipe
 from tests.support.mesh import MARK, ROOT, marked
 from tests.support.wait import wait_until
 
-START_S: Final = 30.0
+START_S: Final = 60.0
 GONE_S: Final = 30.0
 
 
@@ -116,8 +116,13 @@ class LoneController:
                 pass_fds=pipe.pass_fds,
                 process_group=0,
             )
-            async with asyncio.timeout(START_S):
-                address = await pipe.address()
+            try:
+                async with asyncio.timeout(START_S):
+                    address = await pipe.address()
+            except BaseException:
+                process.kill()
+                await process.wait()
+                raise
         assert address is not None, self.log_text()
         return process, address
 

@@ -6,13 +6,17 @@ import asyncio
 import logging
 import sys
 import threading
+from typing import Any
 
+import grpc
 import pytest
 
 import slotmesh
 import slotmesh.testing
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.testing import Backend
+from slotmesh.v1.controller_service_pb2 import PauseRolloutRequest
+from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
 from tests.support.wait import wait_until, within
 
 
@@ -203,6 +207,22 @@ async def test_nothing_is_left_behind() -> None:
     )
     left = set(threading.enumerate()) - threads
     assert not [thread for thread in left if thread.name.startswith(("slotmesh", "mesh"))]
+
+
+@pytest.mark.asyncio
+async def test_a_mesh_whose_replicas_run_earlier_settings_is_not_ready() -> None:
+    old, new = Backend(Digits, {"model": "old"}), Backend(Digits, {"model": "new"})
+    async with (
+        slotmesh.testing.mesh({"digits": old}) as mesh,
+        grpc.aio.insecure_channel(mesh.controller_address) as channel,
+    ):
+        stub: Any = ControllerServiceStub(channel)
+        await stub.PauseRollout(PauseRolloutRequest(backend="digits"))
+        with pytest.raises(TimeoutError, match=r"digits-.* of digits run earlier settings"):
+            await mesh.apply({"digits": new}, timeout=1.0)
+        await stub.PauseRollout(PauseRolloutRequest(backend="digits", resume=True))
+        await mesh.wait_ready()
+        assert await mesh.endpoint("digits").which() == "new"
 
 
 def test_a_test_without_asyncio_has_the_same() -> None:

@@ -63,7 +63,7 @@ class World:
         """A connection that has carried something each way."""
         before = len(self.servers)
         client = await self.connect()
-        await wait_until(lambda: len(self.servers) > before)
+        await wait_until(lambda: len(self.servers) > before and self.servers[-1].transport is not None)
         server = self.servers[-1]
         client.send(b"up ")
         server.send(b"down ")
