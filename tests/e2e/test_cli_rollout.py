@@ -27,7 +27,7 @@ async def test_it_is_shown_waited_for_held_and_undone(tmp_path: Path) -> None:
         await mesh.apply(MESH % "app:New")
         said = await rollout(mesh, "status", "v1")
         assert said.status == 0
-        shown = "rollout of v1 to app:New: paused, 0 of 2 new replicas ready, 2 old left"
+        shown = "rollout of v1 to app:New: paused, 0 of 2 new replicas ready, 2 not started yet, 2 old left"
         assert said.out == f"{shown}; it waits for `slotmesh rollout resume v1`\n"
         assert (await rollout(mesh, "resume", "v1")).status == 0
         said = await rollout(mesh, "status", "v1", "--wait", "--timeout", "10ms", "--output", "json")
