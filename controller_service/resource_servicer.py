@@ -51,7 +51,7 @@ from slotmesh.convert.specification import (
 )
 from slotmesh.security.rpc_roles import known_endpoints
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, SpecViolation
-from slotmesh.spec.routes import Route
+from slotmesh.spec.routes import Route, route_subject
 from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
@@ -168,7 +168,7 @@ class ResourceServicer:
     @changes(pb.DeleteBackendResponse)
     async def DeleteBackend(self, request: pb.DeleteBackendRequest, terms: ChangeTerms) -> PlannedChange:
         require("name", request.name)
-        return await self._configurator.delete_backend(request.name, terms)
+        return await self._configurator.delete((f"{BACKEND}/{request.name}",), terms)
 
     @changes(pb.ApplyEndpointResponse)
     async def ApplyEndpoint(self, request: pb.ApplyEndpointRequest, terms: ChangeTerms) -> PlannedChange:
@@ -215,7 +215,7 @@ class ResourceServicer:
     @changes(pb.DeleteEndpointResponse)
     async def DeleteEndpoint(self, request: pb.DeleteEndpointRequest, terms: ChangeTerms) -> PlannedChange:
         require("name", request.name)
-        return await self._configurator.delete_endpoint(request.name, terms)
+        return await self._configurator.delete((f"{ENDPOINT}/{request.name}",), terms)
 
     @changes(pb.ApplyHttpRouteResponse)
     async def ApplyHttpRoute(self, request: pb.ApplyHttpRouteRequest, terms: ChangeTerms) -> PlannedChange:
@@ -242,7 +242,7 @@ class ResourceServicer:
     @changes(pb.DeleteHttpRouteResponse)
     async def DeleteHttpRoute(self, request: pb.DeleteHttpRouteRequest, terms: ChangeTerms) -> PlannedChange:
         require("name", request.name)
-        return await self._configurator.delete_route(request.name, terms)
+        return await self._configurator.delete((route_subject(request.name),), terms)
 
     async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
         replicas = self._state.observed.replicas(request.backend or None)

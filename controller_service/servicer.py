@@ -93,6 +93,11 @@ class ControllerServicer(ResourceServicer, controller_service_pb2_grpc.Controlle
 
     @changes(pb.ApplyMeshResponse)
     async def ApplyMesh(self, request: pb.ApplyMeshRequest, terms: ChangeTerms) -> PlannedChange:
+        if request.deletions:
+            if request.HasField("mesh") or request.prune or request.merge:
+                text = "must be without `mesh`, `prune` and `merge`: a request deletes resources, or applies a mesh"
+                raise InvalidSpec([SpecViolation("deletions", text)])
+            return await self._configurator.delete(request.deletions, terms)
         require("mesh", request.HasField("mesh"))
         if request.force and not request.merge:
             raise InvalidSpec([SpecViolation("force", "has a meaning with `merge` only")])

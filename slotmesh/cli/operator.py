@@ -28,7 +28,7 @@ from slotmesh.convert.specification import (
     route_from_wire,
     traffic_to_wire,
 )
-from slotmesh.errors import NotLeader, Reason, SlotmeshError
+from slotmesh.errors import BadRequest, NotLeader, Reason, SlotmeshError
 from slotmesh.ids import new_id
 from slotmesh.spec.model import Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.routes import route_path
@@ -223,6 +223,15 @@ class Operator:
             request = pb.DeleteBackendRequest if kind == BACKEND else pb.DeleteEndpointRequest
             response = await self.send(request(name=name))
         return int(response.revision)
+
+    async def delete_all(self, subjects: Sequence[str]) -> int | None:
+        """Deletes all of these in one change. None: the controller is older, deletes one at a time, and did nothing."""
+        try:
+            return int((await self.send(pb.ApplyMeshRequest(deletions=subjects))).revision)
+        except BadRequest as refused:
+            if "mesh: is required" not in str(refused):  # as older controllers do
+                raise
+            return None
 
     async def drain(self, replica_id: str) -> list[str]:
         """Drains a replica: it finishes its running calls and ends. Returns operations. Raises ReplicaNotFound."""

@@ -289,6 +289,7 @@ class ApplyMeshRequest(_message.Message):
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    DELETIONS_FIELD_NUMBER: _builtins.int
     prune: _builtins.bool
     """Delete the backends and endpoints that are missing in `mesh`."""
     merge: _builtins.bool
@@ -310,7 +311,15 @@ class ApplyMeshRequest(_message.Message):
     @_builtins.property
     def mesh(self) -> _mesh_pb2.Mesh:
         """The desired mesh. Of an endpoint that exists, the message fields that are unset here stay as they are: `traffic`,
-        `grpc_services` and `tenants`; the last two are removed if they are set and empty.
+        `grpc_services` and `tenants`; the last two are removed if they are set and empty. Unset with `deletions` only.
+        """
+
+    @_builtins.property
+    def deletions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In place of `mesh`: resources to delete, all in one change or none, as `backend/NAME`, `endpoint/NAME` or
+        `route/PATH`. A backend that the traffic of an endpoint names is deleted together with that endpoint only. Excludes
+        `mesh`, `prune` and `merge`. Controllers that do not have this field answer that `mesh` is required. Errors:
+        BACKEND_NOT_FOUND, ENDPOINT_NOT_FOUND, ROUTE_NOT_FOUND, BACKEND_IN_USE.
         """
 
     def __init__(
@@ -323,10 +332,11 @@ class ApplyMeshRequest(_message.Message):
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
+        deletions: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "mesh", b"mesh"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "force", b"force", "merge", b"merge", "mesh", b"mesh", "prune", b"prune", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "deletions", b"deletions", "expected_revision", b"expected_revision", "force", b"force", "merge", b"merge", "mesh", b"mesh", "prune", b"prune", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015

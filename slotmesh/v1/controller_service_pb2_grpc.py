@@ -262,7 +262,8 @@ class ControllerServiceServicer(object):
     """
 
     def ApplyMesh(self, request, context):
-        """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`.
+        """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`. With
+        `deletions` in place of a mesh, deletes these resources in one change.
 
         Example:
 

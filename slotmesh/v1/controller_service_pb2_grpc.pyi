@@ -61,7 +61,8 @@ class ControllerServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ApplyMesh: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyMeshRequest, _controller_service_pb2.ApplyMeshResponse]
-    """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`.
+    """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`. With
+    `deletions` in place of a mesh, deletes these resources in one change.
 
     Example:
 
@@ -349,7 +350,8 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ApplyMeshRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ApplyMeshRequest, _abc.Awaitable[_controller_service_pb2.ApplyMeshResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ApplyMeshResponse]:
-        """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`.
+        """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`. With
+        `deletions` in place of a mesh, deletes these resources in one change.
 
         Example:
 

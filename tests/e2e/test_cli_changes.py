@@ -6,11 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 import pytest_asyncio
 import yaml
 
+from controller_service.servicer import ControllerServicer
 from slotmesh.v1 import controller_service_pb2 as pb
 from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeReplica
@@ -141,5 +143,28 @@ async def test_endpoints_are_deleted_before_the_backends_that_they_name(mesh: Co
     now = mesh.controller.store.read()
     assert (set(now.backends), set(now.endpoints)) == ({"v2"}, set())
     back = await said(mesh, "rollback")
-    assert (back.status, back.out.splitlines()[0]) == (0, "created   backend/v1")
+    assert (back.status, back.out.splitlines()[:2]) == (0, ["created   backend/v1", "created   endpoint/e"])
     assert [it.name for it in (await mesh.operator.ListBackends(pb.ListBackendsRequest())).backends] == ["v1", "v2"]
+
+
+async def test_a_controller_that_deletes_one_at_a_time_is_recognized_and_the_way_back_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apply_mesh = ControllerServicer.ApplyMesh
+
+    async def older(self: Any, request: pb.ApplyMeshRequest, context: Any) -> pb.ApplyMeshResponse:
+        request.ClearField("deletions")
+        return await apply_mesh(self, request, context)
+
+    monkeypatch.setattr(ControllerServicer, "ApplyMesh", older)
+    async with running_controller() as mesh:
+        await mesh.apply(FILE)
+        before = mesh.controller.store.read()
+        done = await said(mesh, "delete", "backend/v1", "endpoint/e")
+        undo = f"`slotmesh rollback {before.configured_at}`"
+        assert done.status == 0
+        assert (
+            done.err.splitlines()[-1] == f"slotmesh: this controller made a change of each; to undo all of it: {undo}"
+        )
+        assert (await said(mesh, "rollback", str(before.configured_at))).status == 0
+        assert mesh.controller.store.read().backends == before.backends

@@ -9,7 +9,7 @@ Owner: the event loop; the servicer calls it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -24,7 +24,6 @@ from controller_service.core.desired.planning import (
     lacking,
     plan_file,
     plan_mesh,
-    users_of,
     with_effects,
 )
 from controller_service.core.desired.rollback import plan_rollback, plan_undo_of_change, plan_undo_of_rollout
@@ -42,9 +41,8 @@ from controller_service.shell.changes.requests import (
     changed_too_often,
     code_not_kept,
     known_backend,
-    known_endpoint,
-    known_route,
     not_stored,
+    plan_deletion,
     require_etags,
     require_new,
     revision_conflict,
@@ -55,10 +53,9 @@ from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.launchers.protocol import Launcher
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
-from slotmesh.errors import Failure, Reason
 from slotmesh.spec.descriptor_sets import services_violations
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, Mesh, SpecViolation
-from slotmesh.spec.routes import Route, route_subject
+from slotmesh.spec.routes import Route
 from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 
@@ -201,35 +198,9 @@ class Configurator:
         observed, now = self._state.observed, self._state.clock.now()
         require_ready(desired, observed, endpoint, backends, launches=self._launches, now=now)
 
-    async def delete_backend(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
-        """Raises BackendNotFound, BackendInUse."""
-
-        def plan(desired: Desired) -> Plan:
-            known_backend(desired, name)
-            if users := users_of(desired, name):
-                text = f"backend {name} is named by the traffic of {', '.join(users)}: change that first"
-                raise to_exception(Failure(reason=Reason.BACKEND_IN_USE, message=text))
-            return Plan(change=ChangeSet(delete_backends=(name,)), deleted=(f"backend/{name}",))
-
-        return await self.change(plan, terms)
-
-    async def delete_endpoint(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
-        """Raises EndpointNotFound."""
-
-        def plan(desired: Desired) -> Plan:
-            known_endpoint(desired, name)
-            return Plan(change=ChangeSet(delete_endpoints=(name,)), deleted=(f"endpoint/{name}",))
-
-        return await self.change(plan, terms)
-
-    async def delete_route(self, path: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
-        """Raises RouteNotFound."""
-
-        def plan(desired: Desired) -> Plan:
-            known_route(desired.routes, path)
-            return Plan(change=ChangeSet(delete_routes=(path,)), deleted=(route_subject(path),))
-
-        return await self.change(plan, terms)
+    async def delete(self, subjects: Sequence[str], terms: ChangeTerms = ALWAYS) -> PlannedChange:
+        """Deletes all of these, in one change, or none. Raises NotFound, BackendInUse, InvalidSpec."""
+        return await self.change(lambda desired: plan_deletion(desired, subjects), terms)
 
     async def apply_route(self, edit: Callable[[Route | None], Route], path: str, terms: ChangeTerms) -> PlannedChange:
         """Makes a route what `edit` makes of it; None: it is not there. Raises what that raises, and InvalidSpec."""

@@ -11,7 +11,7 @@ Owner: the context of an rpc's task; what runs in the background has no request.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -24,6 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from controller_service.convert.checks import names_all_violations
 from controller_service.core.desired.merging import FieldConflict
+from controller_service.core.desired.planning import Plan, users_of
 from controller_service.core.desired.revisions import Resource, etag_of, subject_of
 from controller_service.core.desired.state import (
     AnsweredRequest,
@@ -40,7 +41,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.names import did_you_mean
 from slotmesh.security.identity import of_caller
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, SpecViolation
-from slotmesh.spec.routes import Route
+from slotmesh.spec.routes import Route, route_path
 from slotmesh.spec.rules import request_id_problem, show
 from slotmesh.status import to_exception
 
@@ -109,6 +110,33 @@ def known_route(routes: Mapping[str, Route], path: str) -> Route:
     if (route := routes.get(path)) is None:
         raise to_exception(no_such(ROUTE, path, routes))
     return route
+
+
+def plan_deletion(desired: Desired, subjects: Iterable[str]) -> Plan:
+    """The plan that deletes all of these. Raises InvalidSpec, NotFound and BackendInUse: then it deletes none."""
+    names: dict[str, list[str]] = {BACKEND: [], ENDPOINT: [], ROUTE: []}
+    for at, subject in enumerate(unique := list(dict.fromkeys(subjects))):
+        kind, _, name = subject.partition("/")
+        if kind not in names:
+            text = f"must be backend/NAME, endpoint/NAME or route/PATH, is {show(subject)!r}"
+            raise InvalidSpec([SpecViolation(f"deletions[{at}]", text)])
+        names[kind].append(name if kind != ROUTE else route_path(subject))
+    for name in names[ENDPOINT]:
+        known_endpoint(desired, name)
+    for path in names[ROUTE]:
+        known_route(desired.routes, path)
+    for name in names[BACKEND]:
+        known_backend(desired, name)
+        if users := [it for it in users_of(desired, name) if it not in names[ENDPOINT]]:
+            text = f"backend {name} is named by the traffic of {', '.join(users)}: change that first"
+            raise to_exception(Failure(reason=Reason.BACKEND_IN_USE, message=text))
+    change = ChangeSet(
+        delete_backends=tuple(names[BACKEND]),
+        delete_endpoints=tuple(names[ENDPOINT]),
+        delete_routes=tuple(names[ROUTE]),
+    )
+    # An endpoint before the backends that its traffic names.
+    return Plan(change=change, deleted=tuple(sorted(unique, key=lambda it: it.startswith(f"{BACKEND}/"))))
 
 
 def revision_conflict(expected: int, present: int) -> Failure:

@@ -43,7 +43,7 @@ async def delete(
 
     Endpoints go first. What waits for an endpoint that is deleted fails with ENDPOINT_NOT_FOUND; the replicas of a
     backend drain. A backend that an endpoint's traffic or shadows name is not deleted, unless that endpoint is. Where
-    one of them is not there or is in use, nothing is deleted. `slotmesh rollback` brings back what was deleted last.
+    one of them is not there or is in use, nothing is deleted. All is one change, which `slotmesh rollback` undoes.
 
     Like this:
 
@@ -63,13 +63,25 @@ async def delete(
             print_change(planned, output, is_planned=True)
             return
         confirm("delete this?", yes=yes)
-        for number, subject in enumerate(in_order):
-            try:
-                planned.revision = await operator.delete(subject)
-            except SlotmeshError as error:
-                before = ", ".join(in_order[:number]) or "nothing"
-                raise CommandFailed(f"{error}\n{subject} was not deleted; deleted before: {before}") from error
+        together = await operator.delete_all(in_order)
+        planned.revision = await _one_by_one(operator, in_order, revision) if together is None else together
     print_change(planned, output)
+
+
+async def _one_by_one(operator: Operator, subjects: list[str], revision: int) -> int:
+    """At an older controller. Returns the revision after that; `revision` is the one before."""
+    after = revision
+    undo = f"to undo all of it: `slotmesh rollback {revision}`"
+    for number, subject in enumerate(subjects):
+        try:
+            after = await operator.delete(subject)
+        except SlotmeshError as error:
+            before = ", ".join(subjects[:number])
+            done = f"deleted before: {before}; {undo}" if before else "deleted before: nothing"
+            raise CommandFailed(f"{error}\n{subject} was not deleted; {done}") from error
+    if len(subjects) > 1:
+        say(f"slotmesh: this controller made a change of each; {undo}", err=True)
+    return after
 
 
 def _check(subjects: list[str], mesh: Mesh) -> None:

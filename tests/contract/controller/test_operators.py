@@ -18,7 +18,7 @@ from slotmesh.status import from_rpc_error
 from slotmesh.telemetry.setup import setup_metrics
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
-from tests.support.controllers import running_controller, violations
+from tests.support.controllers import running_controller, undo_newest, violations
 from tests.support.fakes.members import FakeReplica, FakeRouter
 from tests.support.wait import wait_until
 
@@ -90,6 +90,55 @@ async def test_single_resources_are_applied_read_and_deleted() -> None:
         assert deleted.revision > changed.revision
         await call.DeleteBackend(pb.DeleteBackendRequest(name="v1"))
         assert not (await call.ListBackends(pb.ListBackendsRequest())).backends
+
+
+@pytest.mark.asyncio
+async def test_several_resources_are_deleted_in_one_change_which_one_rollback_undoes() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply("""
+            backends: {v1: {}, v2: {}, v3: {}}
+            endpoints: {a: {traffic: {v1: 1.0}}, b: {traffic: {v2: 1.0}, shadows: {v3: 0.5}}}
+            routes: {/a: {endpoint: a, method: m}, /b: {endpoint: b, method: m}}
+            """)
+        before = mesh.controller.store.read()
+        going = ["backend/v2", "route/b", "backend/v3", "endpoint/b", "backend/v2"]
+        dry = await mesh.operator.ApplyMesh(pb.ApplyMeshRequest(deletions=going, validate_only=True))
+        assert mesh.controller.store.read() is before
+        done = await mesh.operator.ApplyMesh(pb.ApplyMeshRequest(deletions=going, expected_revision=dry.revision))
+        assert [*done.deleted] == [*dry.deleted] == ["route/b", "endpoint/b", "backend/v2", "backend/v3"]
+        after = mesh.controller.store.read()
+        assert ({*after.backends}, {*after.endpoints}, {*after.routes}) == ({"v1"}, {"a"}, {"/a"})
+        await undo_newest(mesh)
+        again = mesh.controller.store.read()
+        assert (again.backends, again.endpoints) == (before.backends, before.endpoints)
+        assert again.routes == before.routes
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("request_", "reason", "field"),
+    [
+        ({"deletions": ["endpoint/b", "backend/v1"]}, Reason.BACKEND_IN_USE, None),
+        ({"deletions": ["endpoint/b", "backend/x"]}, Reason.BACKEND_NOT_FOUND, None),
+        ({"deletions": ["endpoint/b", "endpoint/x"]}, Reason.ENDPOINT_NOT_FOUND, None),
+        ({"deletions": ["endpoint/b", "route/x"]}, Reason.ROUTE_NOT_FOUND, None),
+        ({"deletions": ["endpoint/b", "replica/x"]}, Reason.BAD_REQUEST, "deletions[1]"),
+        ({"deletions": ["endpoint/b"], "mesh": mesh_pb2.Mesh()}, Reason.BAD_REQUEST, "deletions"),
+        ({"deletions": ["endpoint/b"], "prune": True}, Reason.BAD_REQUEST, "deletions"),
+        ({"deletions": ["endpoint/b"], "merge": True}, Reason.BAD_REQUEST, "deletions"),
+        ({"deletions": ["endpoint/b"], "expected_revision": 0}, Reason.REVISION_CONFLICT, None),
+    ],
+)
+async def test_where_one_deletion_is_refused_nothing_is_deleted(
+    request_: dict[str, Any], reason: Reason, field: str | None
+) -> None:
+    async with running_controller() as mesh:
+        await mesh.apply("backends: {v1: {}}\nendpoints: {a: {traffic: {v1: 1.0}}, b: }")
+        before = mesh.controller.store.read()
+        _, found, error = await refused(mesh.operator.ApplyMesh(pb.ApplyMeshRequest(**request_)))
+        assert found is reason
+        assert field is None or [*violations(error)] == [field]
+        assert mesh.controller.store.read() is before
 
 
 @pytest.mark.asyncio

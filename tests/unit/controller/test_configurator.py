@@ -60,7 +60,7 @@ async def test_a_plan_is_made_anew_when_the_ground_has_moved() -> None:
     await changing.apply_mesh(Mesh(backends=(Backend(name="v1"),), endpoints=(Endpoint(name="e"),)))
     naming = changing.apply_endpoint(lambda _: Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0})), "e")
     # Both were planned when nobody used v1; the second to be written must not be.
-    named, deleted = await asyncio.gather(naming, changing.delete_backend("v1"), return_exceptions=True)
+    named, deleted = await asyncio.gather(naming, changing.delete(["backend/v1"]), return_exceptions=True)
     assert isinstance(named, PlannedChange)
     assert isinstance(deleted, BackendInUse)
     assert "v1" in store.read().backends
