@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from router_service.core.preferences import prefix_table
 from router_service.core.preferences.prefix_table import MAX_GONE, PrefixTable
 from router_service.core.replicas.replica import RoutedReplica
 from tests.support.examples import examples
@@ -156,6 +158,17 @@ def test_a_replica_that_returns_keeps_its_blocks_and_another_life_has_none() -> 
     assert table.pick([1, 2], 1, is_known_only=True) is None
     table.sent([1], a)
     assert table.pick([1], 1, is_known_only=True) is None
+
+
+def test_a_number_is_free_again_when_no_block_can_have_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_table, "MAX_GONE", 1)
+    gone, joins = replica("gone"), replica("joins")
+    table = table_of(gone)
+    table.sent([1, 2], gone)
+    gone.listed = False
+    table.changed(gone)
+    table.changed(joins)
+    assert table.pick([1, 2], 1, is_known_only=True) is None
 
 
 def test_memory_is_bounded_and_what_is_used_stays() -> None:
