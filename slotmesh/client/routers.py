@@ -212,9 +212,12 @@ class Routers:
         return self._channel(address).get()
 
     def is_connected(self, address: str) -> bool:
-        """Whether there is a connection to this router, according to the transport."""
+        """Whether there is a connection to this router, according to the transport. If so, one was reached."""
         channel = self._channels.get(address)
-        return channel is not None and channel.is_connected
+        if channel is None or not channel.is_connected:
+            return False
+        self.was_reached = True
+        return True
 
     async def wait_for_connection(self, address: str, *, patiently: bool) -> None:
         """Returns when there is a connection to this router.

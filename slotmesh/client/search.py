@@ -23,6 +23,10 @@ FIRST_ATTEMPT_S: Final = 1.0
 HOPELESS_S: Final = 2.0
 """How long a client that has never been connected tries if no router can be reached as it is configured."""
 
+LOOK_INTERVAL_S: Final = 0.25
+"""Between two looks at why the only router is not reached, by a client that has never been connected. The first one is
+later than a connection usually takes. There are fewer queries: `Diagnoses`."""
+
 
 class Search:
     """Which router to try next, after which pause, and for how long. Pure: the caller reports the time spent.
@@ -52,7 +56,7 @@ class Search:
     @property
     def is_over(self) -> bool:
         """Whether the patience is used up, or more of it is useless."""
-        return self._left_s <= 0 or (self.is_hopeless and self._patience_s - self._left_s >= HOPELESS_S)
+        return self._left_s <= 0 or (self.is_hopeless and self.hopeless_in_s <= 0)
 
     @property
     def is_hopeless(self) -> bool:
@@ -60,6 +64,11 @@ class Search:
         if self._routers.was_reached or not self._problems:
             return False
         return all(problem is not None and problem.is_certain for problem in self._problems.values())
+
+    @property
+    def hopeless_in_s(self) -> float:
+        """How long it still tries if it is hopeless, without the attempt under way."""
+        return HOPELESS_S - (self._patience_s - self._left_s)
 
     @property
     def is_diagnosed(self) -> bool:
@@ -76,12 +85,15 @@ class Search:
 
     @property
     def tried_s(self) -> float:
-        """How long a search that is over has tried."""
-        return self._patience_s if self._left_s <= 0 else HOPELESS_S
+        """How long a search that is over has tried, for messages: without the diagnosis at the end of its patience."""
+        return min(round(self._patience_s - self._left_s, 1), self._patience_s)
 
     def diagnosed(self, address: str, problem: ConnectionProblem | None) -> None:
-        """Records why this router was not reached."""
-        if address in self._problems:
+        """Records why this router was not reached. None: not found out this time, which leaves a known problem.
+
+        It does not after a connection, which shows that the problem is gone.
+        """
+        if address in self._problems and (problem is not None or self._routers.was_reached):
             self._problems[address] = problem
 
     @property
@@ -116,6 +128,7 @@ class Search:
     def lost(self, last: str, *, was_sound: bool) -> None:
         """The stream to `last` has ended. `was_sound`: it has answered something; others do not renew the patience."""
         self._routers.look_again()
+        self._problems.clear()
         if was_sound:
             self._left_s, self._attempt_s, self._strikes = self._patience_s, FIRST_ATTEMPT_S, 0
             self._backoff.reset()
@@ -159,6 +172,8 @@ async def attempt(
 
 async def diagnose(search: Search, routers: Routers, address: str) -> None:
     """Finds out why an attempt failed, if that matters. Waits for the next one's result only if the search is over."""
+    if search.is_over and search.is_hopeless and not routers.is_connected(address):
+        return
     if search.is_diagnosed and (search.is_over or routers.has_failed(address)):
         began = asyncio.get_running_loop().time()
         search.diagnosed(address, await routers.problem(address))
@@ -167,10 +182,17 @@ async def diagnose(search: Search, routers: Routers, address: str) -> None:
 
 async def _end_if_hopeless(search: Search, routers: Routers, address: str, limit: asyncio.Timeout) -> None:
     """Ends the attempt once the search is hopeless; while the transport waits, nothing else finds out."""
-    while not search.is_hopeless:
-        await asyncio.sleep(HOPELESS_S)
-        search.diagnosed(address, await routers.problem(address))
-    limit.reschedule(asyncio.get_running_loop().time())
+    loop = asyncio.get_running_loop()
+    until = loop.time() + search.hopeless_in_s
+    while True:
+        if not search.is_hopeless:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            search.diagnosed(address, await routers.problem(address))
+        elif (left_s := until - loop.time()) > 0:
+            await asyncio.sleep(left_s)
+        elif not routers.is_connected(address):  # otherwise it is hopeless no longer
+            break
+    limit.reschedule(loop.time())
 
 
 ResponseT = TypeVar("ResponseT")

@@ -22,8 +22,36 @@ CLIENT: Final = (
     mutant(
         "the attempt at the only router goes on though retries do not help",
         "slotmesh/client",
-        "limit.reschedule(asyncio.get_running_loop().time())",
+        "limit.reschedule(loop.time())",
         "pass",
+        "tests/contract/security/test_tls_refusals.py",
+    ),
+    mutant(
+        "a look that does not find out why a router is not reached makes the client forget what it knew",
+        "slotmesh/client",
+        "and (problem is not None or self._routers.was_reached)",
+        "",
+        "tests/unit/client/test_search.py",
+    ),
+    mutant(
+        "an attempt ends for a problem though there is a connection by now",
+        "slotmesh/client",
+        "elif not routers.is_connected(address):",
+        "else:",
+        "tests/unit/client/test_search.py",
+    ),
+    mutant(
+        "why a name is not reached is what gRPC reports of one of its addresses",
+        "slotmesh/transport",
+        "for each in list(hosts)[:_MAX_ADDRESSES]]",
+        "for each in list(hosts)[:0]]",
+        "tests/contract/security/test_tls_refusals.py",
+    ),
+    mutant(
+        "a call whose timeout ends while no router is reached does not tell why",
+        "slotmesh/client",
+        "lambda: self.address, self._problem)",
+        "lambda: self.address, lambda: None)",
         "tests/contract/security/test_tls_refusals.py",
     ),
     mutant(

@@ -17,6 +17,7 @@ from slotmesh.client.calls.sent_parts import fail, give_up, refuse
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.convert.batches import ranges_to_wire
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.security.handshakes import ConnectionProblem
 from slotmesh.v1 import router_service_pb2
 
 CANCELLED_LOOK_INTERVAL_S: Final = 0.01
@@ -116,11 +117,21 @@ class Overdue:
     part of a run at each scan.
     """
 
-    def __init__(self, outbox: CallOutbox, pending: Callable[[], PendingCalls], address: Callable[[], str]) -> None:
-        """`outbox`: unsent calls; `pending`: unanswered calls; `address`: of the router that has them."""
+    def __init__(
+        self,
+        outbox: CallOutbox,
+        pending: Callable[[], PendingCalls],
+        address: Callable[[], str],
+        problem: Callable[[], ConnectionProblem | None],
+    ) -> None:
+        """`outbox`: unsent calls; `pending`: unanswered calls; `address`: of the router that has them.
+
+        `problem`: why no router is reached; None if one is, or if that is not known.
+        """
         self._outbox = outbox
         self._pending = pending
         self._address = address
+        self._problem = problem
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -152,12 +163,13 @@ class Overdue:
 
     def _end_waiting(self, now: float) -> None:
         overdue, behind = self._outbox.take_overdue(now)
+        problem = self._problem()
+        why = f"no router was reached{f': {problem.text}' if problem else ', or too much was unanswered'}"
         for part in overdue:
             timeout_s = part.spec.options.timeout_s or 0.0
             failure = Failure(
                 reason=Reason.DEADLINE_IN_QUEUE,
-                message=f"the timeout of {timeout_s:g} s passed before the call could be sent: no router was reached, "
-                "or too much was unanswered",
+                message=f"the timeout of {timeout_s:g} s passed before the call could be sent: {why}",
             )
             fail(part, 0, part.count, failure)
             part.settled(0, part.count)

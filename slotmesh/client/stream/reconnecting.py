@@ -32,6 +32,7 @@ from slotmesh.client.stream.pending_calls import PendingCalls, Settled
 from slotmesh.client.stream.resends import EndpointSession, refuse_oversize
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.grpc_internals.call_writer import writer_of
+from slotmesh.security.handshakes import ConnectionProblem
 from slotmesh.status import from_rpc_error
 from slotmesh.streams import features
 from slotmesh.streams.limits import MAX_INLINE_BYTES
@@ -84,8 +85,10 @@ class Connection:
         self._patience_s = patience_s
         self._outbox = outbox
         self._pending = PendingCalls()
-        self._overdue = Overdue(outbox, lambda: self._pending, lambda: self.address)
+        self._overdue = Overdue(outbox, lambda: self._pending, lambda: self.address, self._problem)
         self._session = EndpointSession()
+        self._search: Search | None = None
+        """The last one."""
         self._link: RouterLink | None = None
         self._next_router = NextRouter(endpoint, lambda: routers.others(self.address), self._call)
         self._lingering = LingeringLinks()
@@ -153,7 +156,7 @@ class Connection:
         """Runs until no call is left, or no router is found. Returns the failure for the calls still pending."""
         if not await self._routers.found(self._patience_s):
             return self._routers.unreachable(self._patience_s)
-        search = Search(self._routers, self._patience_s, self.address)
+        search = self._search = Search(self._routers, self._patience_s, self.address)
         refusal = _NO_ANSWER
         self._overdue.start()
         try:
@@ -199,6 +202,10 @@ class Connection:
         except grpc.RpcError as error:
             await diagnose(search, self._routers, address)
             return refusal_of(error, address, self._routers.dialer)
+
+    def _problem(self) -> ConnectionProblem | None:
+        """Why no router is reached; None if one is, or if that is not known."""
+        return self._search.problem if self._search and self._link is None else None
 
     def _call(self, address: str, *, patiently: bool = False) -> StreamCall:
         """A stream that is not open yet. `patiently`: the transport waits for the router."""

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from math import inf
+
 import pytest
 
 from slotmesh.client.routers import MAX_LEARNED, Routers
-from slotmesh.client.search import FIRST_ATTEMPT_S, HOPELESS_S, Search
+from slotmesh.client.search import FIRST_ATTEMPT_S, HOPELESS_S, Search, attempt, diagnose
 from slotmesh.security.handshakes import ConnectionProblem
+from tests.support.wait import within
 
 A, B, C = "a:1", "b:2", "c:3"
 
@@ -114,9 +119,12 @@ def test_a_search_ends_early_once_every_router_has_a_problem_that_retries_do_not
     assert search.is_over
     assert search.tried_s == HOPELESS_S
     assert search.problem == ConnectionProblem(f"{A}: it requires TLS")
-    search.diagnosed(A, None)
+    search.diagnosed(A, POSSIBLE)
     assert not search.is_over, "A has another problem now"
-    assert search.problem == ConnectionProblem(f"{B}: it requires TLS")
+    search.spent(1.234)
+    search.diagnosed(A, CERTAIN)
+    assert search.is_over
+    assert search.tried_s == 3.2, "the time that has passed"
 
 
 def test_a_search_does_not_end_early_before_its_time_nor_after_a_connection() -> None:
@@ -130,9 +138,77 @@ def test_a_search_does_not_end_early_before_its_time_nor_after_a_connection() ->
     later.diagnosed(A, CERTAIN)
     later.spent(9)
     assert not later.is_over, "its certificate may be renewed"
-    later.spent(1)
+    later.spent(1.5)
     assert later.is_over
     assert (later.tried_s, later.problem) == (10, CERTAIN)
+
+
+def test_a_known_problem_stays_until_another_is_found_or_there_is_a_connection() -> None:
+    routers = Routers([A, B])
+    search = Search(routers, 10, "")
+    search.diagnosed(B, CERTAIN)
+    search.diagnosed(B, None)
+    found = ConnectionProblem(f"{B}: it requires TLS")
+    assert search.problem == found, "not found out this time"
+    round_of(search, 2)
+    search.take_pause_s(A)
+    assert search.problem == found, "in the next round"
+    routers.learn([])  # a router has answered
+    search.diagnosed(B, None)
+    assert search.problem is None
+    search.diagnosed(A, CERTAIN)
+    search.lost(A, was_sound=False)
+    assert search.problem is None, "there was a stream"
+
+
+class Undecided(Routers):
+    """Their problem is found out by every third look only. There is a connection after some looks."""
+
+    def __init__(self, addresses: Sequence[str], connected_from: float = inf) -> None:
+        super().__init__(addresses)
+        self.looks = 0
+        self.connected_from = connected_from
+        self.looked_again = asyncio.Event()
+
+    async def problem(self, address: str) -> ConnectionProblem | None:
+        is_connected = self.is_connected(address)
+        self.looks += 1
+        if is_connected:
+            self.looked_again.set()
+        return None if self.looks % 3 or is_connected else CERTAIN
+
+    def is_connected(self, address: str) -> bool:
+        self.was_reached = self.was_reached or self.looks >= self.connected_from
+        return self.was_reached
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("hopeless_s", [0.0, 0.05])
+async def test_the_only_router_is_looked_at_again_until_the_cause_is_known(
+    monkeypatch: pytest.MonkeyPatch, hopeless_s: float
+) -> None:
+    monkeypatch.setattr("slotmesh.client.search.HOPELESS_S", hopeless_s)
+    monkeypatch.setattr("slotmesh.client.search.LOOK_INTERVAL_S", 0.001)
+    routers = Undecided([A])
+    search = Search(routers, 60, "")
+    with pytest.raises(TimeoutError):
+        async with attempt(search, routers, A):
+            await within(asyncio.Event().wait(), "the end of the attempt")
+    await diagnose(search, routers, A)
+    assert (routers.looks, search.is_over, search.problem) == (3, True, CERTAIN)
+    assert hopeless_s <= search.tried_s < 60
+
+
+@pytest.mark.asyncio
+async def test_an_attempt_goes_on_if_there_is_a_connection_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotmesh.client.search.HOPELESS_S", 0.01)
+    monkeypatch.setattr("slotmesh.client.search.LOOK_INTERVAL_S", 0.001)
+    routers = Undecided([A], connected_from=3)
+    search = Search(routers, 60, "")
+    async with attempt(search, routers, A):
+        await within(routers.looked_again.wait(), "another look")
+        await asyncio.sleep(0)
+    assert (search.is_over, search.problem) == (False, None)
 
 
 def test_problems_of_other_addresses_are_not_kept() -> None:
