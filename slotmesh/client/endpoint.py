@@ -113,8 +113,8 @@ class Endpoint(MethodSpace):
                 `ttl`: length of the lease, after which the mesh takes the slot back unless it is renewed; more than 0
                 and at most 300 seconds, or a timedelta. 10 s.
 
-                `timeout`: how long to wait for a slot; seconds or a timedelta. None: the view's timeout, or the
-                backend's `max_queue_time` where the view has none.
+                `timeout`: how long to wait for a slot; seconds or a timedelta. 0: not at all, a slot that is free now
+                is taken. None: the view's timeout, or the backend's `max_queue_time` where the view has none.
 
                 `shard_key`, `affinity_key`, `model_id`, `prefix_blocks`: as `options`. Not given: the view's.
 

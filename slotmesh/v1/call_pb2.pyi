@@ -133,7 +133,8 @@ class CallOptions(_message.Message):
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """The call's timeout, from its arrival at the router. Must not be negative. Unset: only the backend's
-        `max_queue_time` applies.
+        `max_queue_time` applies. A call with 0 fails with DEADLINE_IN_QUEUE; ReserveSlot with 0 leases a slot that is free
+        now, or fails with NO_SLOT.
         """
 
     @_builtins.property

@@ -82,6 +82,23 @@ async def test_traffic_is_divided_and_changed() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_slot_that_is_free_is_reserved_with_a_timeout_of_0() -> None:
+    async def wait() -> None: ...
+
+    async with slotmesh.testing.mesh({"wait": Backend(wait, max_ongoing=1)}) as mesh:
+        endpoint = mesh.endpoint("wait")
+        async with endpoint.reserve(timeout=0) as slot:
+            with pytest.raises(slotmesh.NoSlot, match="in 0 s"):
+                async with endpoint.reserve(timeout=0):
+                    raise AssertionError
+            await slot()
+        async with mesh.reserve_all("wait", timeout=0):
+            pass
+        with pytest.raises(slotmesh.DeadlineInQueue):
+            await endpoint.options(timeout=0)()
+
+
+@pytest.mark.asyncio
 async def test_a_replica_that_is_killed_loses_what_ran_there_and_is_replaced() -> None:
     started = asyncio.Event()
 

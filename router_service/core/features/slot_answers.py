@@ -31,6 +31,7 @@ from router_service.core.lifecycle.answers import Answers
 from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.waiting_causes import why_not_load
 from router_service.core.runs import Caller, RouterRun, Sent
 from router_service.core.tenants import TenantBook
 from slotmesh.errors import Failure, Reason
@@ -39,6 +40,10 @@ from slotmesh.streams.chunks import Payload
 _ELSEWHERE = frozenset({Reason.QUEUE_FULL, Reason.DRAINING, Reason.BACKEND_UNAVAILABLE})
 """Refusals of a reservation for which another replica may be tried."""
 _TIME_IS_UP = frozenset({Reason.NO_SLOT, Reason.DEADLINE_IN_QUEUE, Reason.QUEUE_TIMEOUT, Reason.DEADLINE_RUNNING})
+
+
+GRANT_S = 0.25
+"""How long a replica that has room may take to grant a slot to a reservation that does not wait (timeout 0)."""
 
 
 class SlotAnswers:
@@ -165,17 +170,27 @@ class SlotSubmissions:
         owner: Caller | None = caller
         if (request := wanted.request) is not None:
             wish = RequestedSlot.of(endpoint, options, wanted)
-            owner = self._operations.find(caller, request, wish, options.timeout_s, step)
+            wait_s = GRANT_S if not options.timeout_s and not request.attempt else options.timeout_s
+            owner = self._operations.find(caller, request, wish, wait_s, step)
         if owner is not None:
             run = self._run(owner, endpoint, options, b"", wanted, step.now)
             if (failure := self._over_limit(run, step.now)) is not None:
                 self._outcomes.fail_waiting(run, failure, step)
             elif request is not None and request.attempt:
                 self._operations.look_ups.begin(run, step)
-            elif run.deadline <= step.now:
-                self._outcomes.fail_waiting(run, failures.no_slot(run, step.now), step)
-            else:
+            elif options.timeout_s:
                 self._intake.route(run, step)
+            else:
+                self._take_free(run, step)
+
+    def _take_free(self, run: RouterRun, step: Step) -> None:
+        """Sends the reservation to a replica that has room now, or fails it: it does not wait in a queue."""
+        run.deadline = step.now + GRANT_S
+        self._intake.route(run, step)
+        if run.waiting:
+            step.unqueue(run)
+            failure = failures.no_slot(run, step.now, why_not_load(run, run.account, self._topology))
+            self._outcomes.fail_waiting(run, failure, step)
 
     def dispatched(self, event: CallDispatched, step: Step) -> None:
         """A call goes to the replica that has given the slot."""

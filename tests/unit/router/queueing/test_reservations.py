@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.calls import Flow, LeasedSlot
+from router_service.core.features.slot_answers import GRANT_S
 from router_service.core.queueing.run_queues import MAX_WAITING
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.slot_world import SlotWorld, slot
@@ -20,6 +21,30 @@ def test_a_reservation_is_sent_and_granted() -> None:
     assert end.token == "t1"
     assert world.replicas["r1"].own == 0
     assert not caller.runs
+
+
+@pytest.mark.parametrize("request_id", ["", "id"])
+@pytest.mark.parametrize("replica_id", ["", "r1"])
+def test_with_a_timeout_of_0_it_takes_a_free_slot_or_fails(request_id: str, replica_id: str) -> None:
+    world = SlotWorld({"b": ["r1"]}, slots=1)
+    first = world.reserve(timeout_s=0.0, request_id=request_id, replica_id=replica_id)
+    second = world.reserve(timeout_s=0.0, request_id=request_id and "other", replica_id=replica_id)
+    assert (world.end(first), world.reason(second)) == (None, Reason.NO_SLOT)
+    world.grant("r1", "t1")
+    assert isinstance(world.end(first), LeasedSlot)
+    assert len(world.ops["r1"]) == 1
+    world.report("r1", others=0)
+    assert len(world.ops["r1"]) == 1, "the one that has failed waits no more"
+
+
+def test_with_a_timeout_of_0_older_ones_are_not_overtaken_and_a_silent_replica_is_not_awaited() -> None:
+    world = SlotWorld({"b": ["r1"]}, slots=1)
+    silent = world.reserve(timeout_s=0.0)
+    waiting = world.reserve(timeout_s=5.0)
+    world.at(GRANT_S)
+    assert (world.reason(silent), world.end(waiting)) == (Reason.NO_SLOT, None)
+    world.grant("r1", op_id=1)
+    assert world.got_ops("r1")[:2] == ["Reserve", "Release"], "what it grants later goes back"
 
 
 def test_it_waits_among_calls_in_turn() -> None:
