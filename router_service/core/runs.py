@@ -327,7 +327,7 @@ class Sent:
         self.asked: dict[int, Failure] | None = None
         """Calls that fail unless the replica reports that they have ended: offset -> the failure to deliver then."""
         self.valued: set[int] | None = None
-        """Offsets of idempotent calls, and of look-ups, of which a value has been delivered: not sent again."""
+        """Offsets of calls of which a value has arrived: they were executed, and are not sent again."""
         self.replica = replica
         self.owner_epoch = owner_epoch
         """Epoch of the partition's owner at sending; 0 without an ordering key, and where each call has its own."""
@@ -370,7 +370,7 @@ class Sent:
         return _open_spans(self.states, offset, end)
 
     def note_value(self, offset: int) -> None:
-        """A value of this call has been passed on."""
+        """A value of this call has arrived."""
         if self.valued is None:
             self.valued = set()
         self.valued.add(offset)

@@ -21,7 +21,9 @@ from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 
-_CUT_OFF: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed before the call had ended")
+_CUT_OFF: Final = Failure(
+    reason=Reason.CANCELLED, message="the mesh was closed before the call had ended", executed=Executed.UNKNOWN
+)
 _Response = router_service_pb2.CallResponse
 
 

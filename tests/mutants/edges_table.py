@@ -150,6 +150,20 @@ _COMMANDS: Final = (
         'when = "before it answered" if sent_values else',
         "tests/contract/router/test_streaming.py",
     ),
+    mutant(
+        "a call with a value that fails may have been executed",
+        "router_service/core",
+        "begun = replace(failure, executed=Executed.YES)",
+        "begun = failure",
+        "tests/unit/router/features/test_streaming_calls.py",
+    ),
+    mutant(
+        "a client with a value in hand does not know that the call was executed",
+        "slotmesh/client",
+        "self._failure = _after_values(failure) if self.call_id else failure",
+        "self._failure = failure",
+        "tests/contract/client/test_streaming.py",
+    ),
 )
 
 _FIELD_PATHS: Final = "tests/contract/mesh/test_field_paths.py"

@@ -13,7 +13,6 @@ from router_service.core.commands import DeliverTaken, DeliverValues, Step, Take
 from router_service.core.events import RequestsTaken, RunsCompleted, StreamedOutcomesLeft
 from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.outcomes import CallerOutcomes
-from router_service.core.look_ups import LookUp
 from router_service.core.runs import OPEN, Caller
 
 
@@ -42,8 +41,7 @@ class Streaming(Feature):
                     continue
                 if sent.states is not None and sent.states[offset] != OPEN:
                     continue
-                if run.options.idempotent or type(sent) is LookUp:
-                    sent.note_value(offset)
+                sent.note_value(offset)
                 given = payloads[begin:at]
                 limit = caller.max_value_bytes
                 fit = next((place for place, payload in enumerate(given) if len(payload) > limit), len(given))

@@ -238,16 +238,13 @@ class Answers:
         left: list[tuple[Sent, int, int, bool]] = []
         for sent, offset, _, count in replica.inflight.slices(ids):
             for lo, fresh in self._answer(replica, sent, offset, count, step, CallEnd.UNUSED):
-                if (
-                    sent.run.recovers
-                    or type(sent) is LookUp
-                    or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh))
-                ):
-                    self._outcomes.answered_with(sent, lo, fresh, failure, step)
-                    continue
-                if sent.run.partition is not None:
+                is_bound = sent.run.recovers or type(sent) is LookUp
+                if sent.run.partition is not None and not is_bound:
                     sent.run.partition.refused(sent.owner_epoch, lo, fresh)
-                returned += self._retry_or_fail(replica.backend, sent, lo, fresh, failure, step)
+                if is_bound or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh)):
+                    self._outcomes.answered_with(sent, lo, fresh, failure, step)
+                else:
+                    returned += self._retry_or_fail(replica.backend, sent, lo, fresh, failure, step)
             left.append((sent, offset, count, not sent.remaining))
         self._intake.put_back(returned, replica.backend, step)
         for sent, offset, count, is_last in left:

@@ -3,8 +3,8 @@
 Purpose: `CallValues` replaces an ordinary call's future, so that correlation, windows and cancels are the same;
 `RpcValues` are those of a call with an rpc of its own. A `ValueStream` reads either.
 Invariants: values are read in the order in which they arrived, and a failure after those before it. Nothing is kept
-once the reader has given up. At most the handler's credit is buffered: the handler continues only as values are read
-and acknowledged.
+once the reader has given up. A failure after a value states that the call was executed. At most the handler's credit is
+buffered: the handler continues only as values are read and acknowledged.
 Owner: the call's part until its outcome arrives, and the `ValueStream` that reads.
 """
 
@@ -18,9 +18,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc
 
-from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.call_spec import MAY_HAVE_RUN, CallSpec
 from slotmesh.client.routers import is_cancelled_here
-from slotmesh.errors import Failure, SlotmeshError
+from slotmesh.errors import Executed, Failure, SlotmeshError
 from slotmesh.streams.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 from slotmesh.v1 import call_pb2
 
@@ -85,7 +85,7 @@ class CallValues:
 
     def set_exception(self, failure: SlotmeshError) -> None:
         """The call has failed, or its values cannot be decoded: the iterator raises after the buffered values."""
-        self._failure = failure
+        self._failure = _after_values(failure) if self.call_id else failure
         self.set_result(None)
 
     def exception(self) -> SlotmeshError | None:
@@ -215,7 +215,8 @@ class RpcValues:
         self._rpc.ended(outcome, cut_off=False)
         if outcome is None:
             raise StopAsyncIteration
-        raise self._rpc.error(outcome)
+        error = self._rpc.error(outcome)
+        raise _after_values(error) if self._has_begun else error
 
     def give_up(self) -> None:
         """Cancels the call, unless it has ended. Safe in a finalizer, and in any thread."""
@@ -260,6 +261,14 @@ def _cancel_rpc(call: asyncio.Task[ValuesCall | Failure] | ValuesCall) -> None:
             opened.cancel()
     else:
         call.cancel()
+
+
+def _after_values(error: SlotmeshError) -> SlotmeshError:
+    """The failure of a call of which values have arrived: it is known to have been executed."""
+    if error.executed is Executed.UNKNOWN:
+        error.executed = Executed.YES
+        error.args = (f"{error.args[0].removesuffix(MAY_HAVE_RUN)}; some values of the call had arrived",)
+    return error
 
 
 ResultT = TypeVar("ResultT")

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
+from slotmesh.client.calls.call_spec import MAY_HAVE_RUN
 from slotmesh.client.routers import Routers, is_cancelled_here, refusal_of
 from slotmesh.client.search import CLOSED, RouterChoice, Search
 from slotmesh.errors import Executed, Failure, Reason
@@ -92,8 +93,8 @@ class SlotRpcs:
         """The failure of an rpc whose connection broke after it was sent."""
         return Failure(
             reason=Reason.ROUTER_LOST,
-            message=f"the connection to the router at {self._choice.address} was lost before it had answered "
-            f"({problem}); the call may have been executed",
+            message=f"the connection to the router at {self._choice.address} was lost before it had reported the "
+            f"outcome ({problem}){MAY_HAVE_RUN}",
             executed=Executed.UNKNOWN,
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from slotmesh.calls.id_ranges import Range
+from slotmesh.client.calls.call_spec import MAY_HAVE_RUN
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.sent_parts import fail, give_up, refuse
 from slotmesh.client.stream.pending_calls import PendingCalls
@@ -181,6 +182,6 @@ class Overdue:
         return Failure(
             reason=Reason.DEADLINE_RUNNING,
             message=f"the timeout of {timeout_s:g} s passed, and the router at {self._address()} has not reported the "
-            "outcome of the call; it may have been executed",
+            f"outcome of the call{MAY_HAVE_RUN}",
             executed=Executed.UNKNOWN,
         )

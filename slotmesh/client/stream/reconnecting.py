@@ -18,7 +18,7 @@ from typing import Final
 
 import grpc
 
-from slotmesh.client.calls.call_spec import MAX_BYTES_UNTIL_KNOWN
+from slotmesh.client.calls.call_spec import MAX_BYTES_UNTIL_KNOWN, MAY_HAVE_RUN
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.sent_parts import fail, give_up
 from slotmesh.client.routers import Routers, refusal_of
@@ -332,6 +332,6 @@ class Connection:
     def _lost(self, why: str, reason: Reason = Reason.ROUTER_LOST) -> Failure:
         return Failure(
             reason=reason,
-            message=f"{why} before the router at {self.address} answered the call; it may have been executed",
+            message=f"{why} before the router at {self.address} had reported the outcome of the call{MAY_HAVE_RUN}",
             executed=Executed.UNKNOWN,
         )

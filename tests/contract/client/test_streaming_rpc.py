@@ -69,5 +69,7 @@ async def test_an_rpc_of_a_mesh_that_is_closed_fails(router: FakeRouter) -> None
     values = mesh.endpoint("digits").options(content_type=OCTET_STREAM).count.unary_stream(b"")
     await anext(values)
     await mesh.aclose()
-    assert isinstance(await last_failure(values), slotmesh.CallCancelled)
+    failure = await last_failure(values)
+    assert isinstance(failure, slotmesh.CallCancelled)
+    assert failure.executed is slotmesh.Executed.YES
     held.set()

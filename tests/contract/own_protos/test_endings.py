@@ -179,13 +179,15 @@ async def test_a_replica_that_dies_loses_its_calls() -> None:
         unary = stub.Greet(request("wait"))
         await chat.write(request("Ada"))
         await wait_until(lambda: handler.contexts and handler.took, what="both calls run")
+        assert (await chat.read()).text == "Ada"
         await mesh.kill_replica(mesh.replica_ids("greeter")[0])
-        errors = [await error_of(unary), await error_of(chat)]
+        errors = [await error_of(unary), await error_of(chat.read())]
         await mesh.wait_ready()
 
         assert [(info_of(each).reason, info_of(each).metadata["executed"]) for each in errors] == [
-            ("REPLICA_LOST", "unknown")
-        ] * 2
+            ("REPLICA_LOST", "unknown"),
+            ("REPLICA_LOST", "yes"),
+        ]
         assert {each.code() for each in errors} == {grpc.StatusCode.UNAVAILABLE}
         assert [each.text async for each in stub.Chat(requests("Grace"))] == ["Grace"]
 

@@ -81,7 +81,7 @@ class TestStreams:
         await read_values(call, 1)
         await call.write(Request(cancel=router_service_pb2.CancelCalls(calls=[call_pb2.IdRange(first=1, last=1)])))
         _, failed = await outcomes(call, 1)
-        assert (failed[1].reason, failed[1].executed) == (Reason.CANCELLED, Executed.UNKNOWN.value)
+        assert (failed[1].reason, failed[1].executed) == (Reason.CANCELLED, Executed.YES.value)
         await wait_until(lambda: cancelled(replica) == [run.first_run_id])
 
     @pytest.mark.asyncio
@@ -98,7 +98,7 @@ class TestStreams:
         ((call_id, _),) = await read_values(call, 1)
         replica.break_link()
         _, failed = await outcomes(call, 1)
-        assert (failed[call_id].reason, failed[call_id].executed) == (Reason.REPLICA_LOST, Executed.UNKNOWN.value)
+        assert (failed[call_id].reason, failed[call_id].executed) == (Reason.REPLICA_LOST, Executed.YES.value)
         assert "broke after some values of the call, before their end" in failed[call_id].message
 
     @pytest.mark.asyncio

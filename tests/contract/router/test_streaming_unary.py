@@ -105,7 +105,7 @@ class TestUnary:
         await replica.say(values(run, b"1"))
         assert (await call.read()).payload == b"1"
         failure = await failure_of(call.read())
-        assert (failure.reason, failure.executed) == (Reason.DEADLINE_RUNNING, Executed.UNKNOWN)
+        assert (failure.reason, failure.executed) == (Reason.DEADLINE_RUNNING, Executed.YES)
         await wait_until(lambda: cancelled(replica) == [run.first_run_id])
 
     @pytest.mark.asyncio

@@ -140,7 +140,7 @@ class TestLostReplicas:
         world.give("r", c2=[b"a"])
         world.lose("r")
         assert world.outcomes == {2: Reason.REPLICA_LOST}
-        assert world.failures[2].executed is Executed.UNKNOWN
+        assert world.failures[2].executed is Executed.YES
         world.link("s")
         assert world.at_replica("s") == [1, 3]
         world.give("s", c1=[b"b"])
@@ -153,6 +153,19 @@ class TestLostReplicas:
         world.give("r", c1=[b"a"])
         world.lose("r")
         assert world.reasons([1, 2]) == {Reason.REPLICA_LOST}
+        assert (world.failures[1].executed, world.failures[2].executed) == (Executed.YES, Executed.UNKNOWN)
+        assert "broke after some values of the call" in world.failures[1].message
+        assert "broke before it answered" in world.failures[2].message
+
+    @pytest.mark.parametrize("fields", [{}, {"ordering_key": "k"}, {"idempotent": True}])
+    def test_a_replica_that_cancels_at_its_end_has_executed_what_gave_a_value(self, fields: Fields) -> None:
+        world = one()
+        world.submit([1], streaming=True, **fields)
+        world.give("r", c1=[b"a"])
+        cut_off = Failure(reason=Reason.DRAINING, message="at its end", executed=Executed.UNKNOWN)
+        world.step(RunsCompleted(world.replicas["r"], [], [([1], cut_off)], None, []))
+        assert world.outcomes == {1: Reason.REPLICA_LOST}
+        assert world.failures[1].executed is Executed.YES
 
     def test_what_ended_before_stays_as_it_was(self) -> None:
         world = pair()
@@ -245,9 +258,29 @@ def test_a_deadline_ends_a_call_that_yields() -> None:
     world.give("r", c1=[b"a"])
     world.at(2.0)
     assert world.outcomes == {1: Reason.DEADLINE_RUNNING}
+    assert world.failures[1].executed is Executed.YES
     assert world.cancelled["r"] == [1]
     world.give("r", c1=[b"late"])
     assert world.values[1] == [b"a"]
+
+
+def test_a_call_with_a_value_that_is_taken_back_was_executed_and_others_may_have_been() -> None:
+    world = one()
+    world.submit([1, 2, 3], streaming=True)
+    world.give("r", c2=[b"a"])
+    world.cancel((1, 3))
+    assert world.reasons([1, 2, 3]) == {Reason.CANCELLED}
+    executed = [world.failures[call_id].executed for call_id in (1, 2, 3)]
+    assert executed == [Executed.UNKNOWN, Executed.YES, Executed.UNKNOWN]
+
+
+def test_a_failure_of_the_replica_that_leaves_it_open_is_executed_with_a_value() -> None:
+    world = one()
+    world.submit([1, 2], streaming=True)
+    world.give("r", c1=[b"a"])
+    overdue = Failure(reason=Reason.DEADLINE_RUNNING, message="late", executed=Executed.UNKNOWN)
+    world.step(RunsCompleted(world.replicas["r"], [], [([1, 2], overdue)], None, []))
+    assert (world.failures[1].executed, world.failures[2].executed) == (Executed.YES, Executed.UNKNOWN)
 
 
 def failure() -> Failure:
