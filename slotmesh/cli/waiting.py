@@ -125,7 +125,7 @@ async def wait_until_ready(
     async for operations, is_late in follow_operations(operator, names, patience):
         if rolled_back:
             raise await _not_ready(operator, f"{done}, and rolled back:", rolled_back, operations)
-        if failed := [f"{_subject(it)}: {it.failure}" for it in operations if it.failure]:
+        if failed := [f"{_subject(it)}: {it.failure}{_log_of(it)}" for it in operations if it.failure]:
             raise await _not_ready(operator, f"{done}, but failed:", failed, operations)
         if all(it.done for it in operations):
             break
@@ -166,6 +166,12 @@ def backend_of(operation: Operation) -> str:
 def _subject(operation: Operation) -> str:
     kind, _, rest = operation.name.partition("/")
     return backend_of(operation) or (f"traffic of {rest}" if kind == "shift" else "routers")
+
+
+def _log_of(failed: Operation) -> str:
+    """Where the output of a process is that has ended by itself."""
+    name = backend_of(failed)
+    return f"; what it wrote: `slotmesh logs {name}`" if name and " exited with status " in failed.failure else ""
 
 
 async def _not_ready(

@@ -6,6 +6,7 @@ two decoders runs, once. Arguments that are left out keep the method's own defau
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -139,9 +140,17 @@ def _problem_of(form: _Form, payload: bytes) -> str:
         form.parse(payload, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = text_of(error)
-        is_cut = "truncated" in text
-        return f"{form.name} is malformed: it ends at byte {len(payload)}, before it is complete" if is_cut else text
+        if "truncated" not in text:
+            return text
+        if form is _FORM_OF_JSON and (half := _HALF_OF_A_PAIR.search(payload, max(len(payload) - _PAIR_BYTES, 0))):
+            return f"JSON is malformed: unexpected end of escaped utf-16 surrogate pair (byte {half.start()})"
+        return f"{form.name} is malformed: it ends at byte {len(payload)}, before it is complete"
     return ""
+
+
+_PAIR_BYTES: Final = 12
+"""If fewer bytes follow the first half of a pair than the second one needs, msgspec calls the payload truncated."""
+_HALF_OF_A_PAIR: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}[^\\]")
 
 
 _FORM_OF_JSON: Final = _Form("JSON", _first_of_json, frozenset(b"["), frozenset(b"{"), _as_it_was, msgspec.json.decode)

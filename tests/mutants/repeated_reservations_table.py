@@ -14,6 +14,27 @@ _MESH: Final = "tests/contract/mesh/test_repeated_reservations.py"
 
 REPEATED_RESERVATIONS: Final = (
     mutant(
+        "a reservation that must not wait is queued",
+        ROUTER,
+        "            else:\n                self._take_free(run, step)",
+        "            else:\n                self._intake.route(run, step)",
+        "tests/unit/router/queueing/test_reservations.py",
+    ),
+    mutant(
+        "a replica has no time to grant a slot to a reservation that must not wait",
+        ROUTER,
+        "run.deadline = step.now + GRANT_S",
+        "pass",
+        "tests/unit/router/queueing/test_reservations.py",
+    ),
+    mutant(
+        "a backend is deleted although the traffic of an endpoint that stays names it",
+        "controller_service/shell",
+        "if users := [it for it in users_of(desired, name) if it not in names[ENDPOINT]]:",
+        "if users := [] if names[ENDPOINT] else users_of(desired, name):",
+        "tests/contract/controller/test_operators.py",
+    ),
+    mutant(
         "an older attempt gets a slot after a look-up",
         REPLICA,
         "if fence is not None and request.order < fence.order and now < fence.until:",

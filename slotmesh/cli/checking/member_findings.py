@@ -10,7 +10,7 @@ from slotmesh.cli.checking.losses import HANGS, lost_text
 from slotmesh.cli.console import some_of
 from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, Snapshot
 from slotmesh.cli.documents import time_of
-from slotmesh.cli.parameters import REPLICA
+from slotmesh.cli.parameters import BACKEND, REPLICA
 from slotmesh.cli.view.changes import deferred_line
 from slotmesh.cli.view.replicas import LOOPING_AFTER
 from slotmesh.spec.devices import DIFFER
@@ -18,6 +18,7 @@ from slotmesh.spec.environment import PROCESS_DIFFERS
 from slotmesh.spec.model import Backend, Prospect
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.writing import shown_shares
+from slotmesh.v1 import rollout_pb2
 from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 
 _MAX_REASON_CHARS: Final = 200
@@ -107,7 +108,10 @@ def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
     for backend in snapshot.backends:
         prospect = seen.prospects.get(backend.name, Prospect.UNKNOWN)
         finding = _of_backend(snapshot, backend, prospect, is_led_to=backend.name in led_to)
-        if finding is None:
+        rollout = next((it for it in snapshot.rollouts if it.backend == backend.name and it.problem), None)
+        if rollout is not None:
+            yield _failing(rollout, finding)  # one cause, one finding
+        elif finding is None:
             well += 1
         else:
             yield finding
@@ -133,18 +137,22 @@ def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
         yield ok(Section.BACKENDS, f"{well} of {len(snapshot.backends)} have the replicas that they should have")
 
 
+def _failing(rollout: rollout_pb2.Rollout, replicas: MeshFinding | None) -> MeshFinding:
+    """The finding of a rollout that fails; `replicas`: that of the missing replicas of its backend."""
+    name, problem = rollout.backend, _short(rollout.problem)
+    text = f"the rollout of {name} fails: {problem}" + ("" if replicas is None else f"; {replicas.text}")
+    fix = (
+        f"see `slotmesh logs {name}`; correct it and apply it again, or `slotmesh rollout undo {name}` if it ran with"
+        f" other settings before, or `slotmesh delete backend/{name}`"
+    )
+    return MeshFinding(Section.BACKENDS, Severity.ERROR, f"{BACKEND}/{name}", text, fix)
+
+
 def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Whether changes of backends and of traffic are in force, or were rolled back."""
     for each in seen.snapshot.rollouts:
         subject = f"backend/{each.backend}"
-        if each.problem:
-            text = f"the rollout of {each.backend} fails: {_short(each.problem)}"
-            fix = (
-                f"see `slotmesh logs {each.backend}`; correct it and apply it again, or `slotmesh rollout undo"
-                f" {each.backend}` if it ran with other settings before, or `slotmesh delete backend/{each.backend}`"
-            )
-            yield MeshFinding(Section.BACKENDS, Severity.ERROR, subject, text, fix)
-        elif each.rollback_reason:
+        if each.rollback_reason and not each.problem:
             rolled_back_at = time_of(each, "rollback_time")
             at = "" if rolled_back_at is None else f" at {rolled_back_at:%Y-%m-%d %H:%M} UTC"
             in_force = f"{each.handler} {each.version}".strip()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Final, Unpack
@@ -19,7 +20,8 @@ from slotmesh.cli.latencies import CallTally
 from slotmesh.cli.parameters import ROUTER_ADDRESS, EndpointName, RouterAddress, duration, read_arguments
 from slotmesh.client.calls.options import BadOption, ViewOptions, check_ordering_key
 from slotmesh.codec import JSON
-from slotmesh.errors import SlotmeshError
+from slotmesh.errors import EndpointNotFound, SlotmeshError
+from slotmesh.names import did_you_mean
 from slotmesh.v1 import router_service_pb2 as pb
 
 SLACK_S: Final = 1.0
@@ -182,10 +184,24 @@ async def call(
     )
     timeout_s = None if view.timeout_s is None else view.timeout_s + SLACK_S
     peer = Peer("router", address)
-    async with peer.connect() as channel:
+    async with peer.connect() as channel, _similar_names(channel, endpoint):
         tally = await call_again_and_again(partial(make_call, peer, channel, request, timeout_s), repeat)
     if tally.failed:
         raise typer.Exit(FAILED)
+
+
+@asynccontextmanager
+async def _similar_names(channel: grpc.aio.Channel, endpoint: str) -> AsyncGenerator[None]:
+    """Adds endpoints with similar names to the failure that there is none of this name, if the router lists them."""
+    try:
+        yield
+    except EndpointNotFound as failure:
+        try:
+            described = await begin(channel, pb.DescribeEndpointsRequest(), timeout=SLACK_S)
+        except grpc.RpcError:
+            raise failure from None
+        meant = did_you_mean(endpoint, [it.name for it in described.endpoints])
+        raise CommandFailed(f"{failure}{meant}") from failure
 
 
 def read_metadata(entries: Iterable[str]) -> dict[str, str]:

@@ -122,7 +122,7 @@ def crash_loop_lines(replicas: Collection[mesh_pb2.Replica], most_lines: int) ->
     """Backends whose replicas repeatedly end before they are ready, by the most restarted replica of each.
 
     Also up to `most_lines` that its newest ended process wrote last, unless a replica of the backend has reported an
-    error.
+    error. A backend that does not crash loop yet gets a line that names its log.
     """
     reported = {replica.backend for replica in replicas if is_long(replica.error)}
     worst: dict[str, mesh_pb2.Replica] = {}
@@ -137,6 +137,9 @@ def crash_loop_lines(replicas: Collection[mesh_pb2.Replica], most_lines: int) ->
         if it.last_output and backend not in reported:
             yield from (Text(f"  {line}") for line in it.last_output.splitlines()[-most_lines:])
             yield Text(f"All that it wrote: slotmesh logs {backend}")
+    ended = {it.backend for it in replicas if it.state == FAILED_STATE or (it.last_exit and it.state == STARTING_STATE)}
+    for backend in sorted(ended - worst.keys() - reported):
+        yield Text(f"\nA process of {backend} ended before it was ready; what it wrote: slotmesh logs {backend}")
 
 
 def trouble_lines(replicas: Iterable[mesh_pb2.Replica]) -> Iterator[Text]:

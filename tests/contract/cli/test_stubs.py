@@ -44,3 +44,7 @@ async def test_the_interface_of_a_running_handler(tmp_path: Path, monkeypatch: p
         unknown = await command("stubs", "cart", "--address", mesh.router_addresses[0])
         assert (unknown.status, unknown.out) == (1, "")
         assert "there is no endpoint cart" in unknown.err
+        called = await command("call", "cart", "buy", '["tea"]', "--address", mesh.router_addresses[0])
+        assert called.err.splitlines()[-1].endswith("no endpoint is named 'cart'; there is: carts; did you mean carts?")
+        far = await command("call", "x", "buy", '["tea"]', "--address", mesh.router_addresses[0])
+        assert (far.status, "did you mean" in far.err) == (1, False)

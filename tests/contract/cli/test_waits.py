@@ -124,6 +124,7 @@ async def test_a_backend_that_fails_is_not_ready_because_its_file_is_applied_aga
         assert (said.status, said.out.splitlines()[0]) == (3, "unchanged backend/v1")
         assert "applied before, but failed:\n  v1: fails, and there is nothing to go back to: " in said.err
         assert "exited with status 1" in said.err
+        assert "; what it wrote: `slotmesh logs v1`" in said.err
 
 
 @asynccontextmanager

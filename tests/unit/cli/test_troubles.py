@@ -75,7 +75,12 @@ def test_a_backend_crash_loops_while_its_restarted_replicas_do_not_get_ready() -
         return [it.plain.strip() for it in crash_loop_lines(replicas, most_lines=3)]
 
     well = [replica("a", READY_STATE, 9), replica("b", STARTING_STATE, 2), replica("b", FAILED_STATE, 1)]
-    assert lines(*well) == []
+    assert lines(*well[:1]) == []
+    log = "A process of b ended before it was ready; what it wrote: slotmesh logs b"
+    assert lines(*well) == lines(well[1]) == lines(well[2]) == [log]
+    assert lines(*well, failed("b", TRACEBACK)) == [], "the traceback says it"
+    well[1].last_exit = ""
+    assert lines(well[1]) == [], "it starts, and none has ended"
     looping = [replica("a", FAILED_STATE, 3), replica("a", STARTING_STATE, 5), replica("a", FAILED_STATE, 4)]
     title = "a is crash looping: 5 restarts; the last process: exited with status 1"
     assert lines(*looping) == [title, "6", "7", "8", "All that it wrote: slotmesh logs a"]

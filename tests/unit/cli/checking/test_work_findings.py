@@ -152,6 +152,15 @@ def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_comma
     assert "`slotmesh delete backend/b`" in finding.fix
 
 
+def test_a_backend_whose_rollout_fails_is_reported_once() -> None:
+    failing = rollout_pb2.Rollout(backend="b", phase=rollout_pb2.ROLLOUT_PHASE_FAILING, problem="r is not ready")
+    seen = with_replicas(wanted=1)
+    seen = replace(seen, snapshot=replace(seen.snapshot, rollouts=(failing,)))
+    (finding,) = wrong(seen, Section.BACKENDS)
+    assert finding.text.startswith("the rollout of b fails: r is not ready; b has no replica; calls fail")
+    assert "`slotmesh rollout undo b`" in finding.fix
+
+
 @pytest.mark.parametrize(
     ("changes", "is_reported"),
     [

@@ -30,6 +30,7 @@ def test_with_a_timeout_of_0_it_takes_a_free_slot_or_fails(request_id: str, repl
     first = world.reserve(timeout_s=0.0, request_id=request_id, replica_id=replica_id)
     second = world.reserve(timeout_s=0.0, request_id=request_id and "other", replica_id=replica_id)
     assert (world.end(first), world.reason(second)) == (None, Reason.NO_SLOT)
+    world.at(GRANT_S / 2)
     world.grant("r1", "t1")
     assert isinstance(world.end(first), LeasedSlot)
     assert len(world.ops["r1"]) == 1
