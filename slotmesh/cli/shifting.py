@@ -251,8 +251,6 @@ def _request(endpoint: str, options: TrafficChange) -> pb.ShiftTrafficRequest:
         require_ready=not options.forces,
     )
     request.every.FromTimedelta(options.every or EVERY)
-    if options.min_calls is not None and options.min_calls < 1:
-        violations.append(SpecViolation("--min-calls", f"must be 1 or more, is {options.min_calls}"))
     if violations:
         raise CommandFailed("\n  ".join([f"{endpoint}: nothing was changed", *map(str, violations)]), WRONG_INPUT)
     return request

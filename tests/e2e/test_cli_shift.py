@@ -123,7 +123,7 @@ async def has_calls(mesh: Controlled) -> bool:
         (["--shift", "v2"], "expected BACKEND=SHARE"),
         (["--shift", "v2=1", "--guard", "p50=1s"], "expected error_rate=SHARE or p99=DURATION"),
         (["--shift", "v2=1", "--guard", "p99=200"], "expected error_rate=SHARE or p99=DURATION"),
-        (["--shift", "v2=1", "--min-calls", "0"], "--min-calls: must be 1 or more"),
+        (["--shift", "v2=1", "--min-calls", "0"], "'--min-calls': must be at least 1, is 0"),
     ],
 )
 async def test_what_is_typed_wrongly_changes_nothing(arguments: list[str], expected: str) -> None:
