@@ -191,7 +191,9 @@ async def test_many_calls_are_looked_at_in_pieces_while_others_are_served() -> N
     async with bench(max_ongoing=5_000) as it:
         for _ in range(3_000):
             it.call(str(len(it.tasks)))
-        await it.until(3_000)
+        async with asyncio.timeout(20):
+            while (await it.until(3_000)).waiting:
+                pass  # asked anew: they are still on their way to the replica
         answers = await asyncio.gather(*(it.listed(limit=1_000) for _ in range(16)))
         assert {(answer.at_replicas, len(answer.calls), answer.partial) for answer in answers} == {
             (3_000, 1_000, False)
