@@ -173,7 +173,7 @@ _ROOM_TO_WAIT: Final = (
         "tests/unit/replica/test_scheduler.py",
     ),
     mutant(
-        "routers are not told that a call may wait beside lanes",
+        "replicas do not report that a call may wait beside lanes",
         REPLICA,
         "            permits.room_to_wait,\n            self._state.keyed_window,",
         "            permits.prefetch,\n            self._state.keyed_window,",

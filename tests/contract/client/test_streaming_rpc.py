@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
+from slotmesh.client.calls.values import RpcValues
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure
 from tests.contract.client.test_streaming import last_failure
@@ -57,8 +58,17 @@ async def test_leaving_the_values_of_an_rpc_cancels_it(router: FakeRouter, digit
     assert [value async for value in values] == []
 
 
-async def test_an_rpc_of_a_mesh_that_is_closed_fails(router: FakeRouter) -> None:
+async def test_an_rpc_of_a_mesh_that_is_closed_fails(router: FakeRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client cancels it: some versions of gRPC cancel only rpcs that are being read."""
     held = asyncio.Event()
+    cancelled: list[RpcValues] = []
+    cancel = RpcValues.cancel_rpc
+
+    def noted(values: RpcValues) -> None:
+        cancelled.append(values)
+        cancel(values)
+
+    monkeypatch.setattr(RpcValues, "cancel_rpc", noted)
 
     def endless(_: bytes) -> Iterable[bytes | Failure]:
         while not held.is_set():
@@ -72,4 +82,5 @@ async def test_an_rpc_of_a_mesh_that_is_closed_fails(router: FakeRouter) -> None
     failure = await last_failure(values)
     assert isinstance(failure, slotmesh.CallCancelled)
     assert failure.executed is slotmesh.Executed.YES
+    assert len(cancelled) == 1
     held.set()

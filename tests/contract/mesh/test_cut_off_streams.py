@@ -1,4 +1,4 @@
-"""Streams that are cut off after a value: whoever has the value reads that the call was executed."""
+"""Streams that are cut off after a value: their failures state that the call was executed."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ async def bench() -> AsyncIterator[RouterBench]:
 async def test_a_lost_replica(bench: RouterBench, by: str) -> None:
     [replica, _] = bench.replicas
     async with slotmesh.connect(bench.address) as mesh:
-        told = getattr(mesh.endpoint("echo").options(content_type=JSON).tokens, by)()
+        tokens = getattr(mesh.endpoint("echo").options(content_type=JSON).tokens, by)()
         [run] = await running(replica)
         await replica.say(values(run, b'"a"'))
-        assert await anext(told) == "a"
+        assert await anext(tokens) == "a"
         replica.break_link()
         with pytest.raises(slotmesh.ReplicaLost, match="broke after some values of the call") as caught:
-            await anext(told)
+            await anext(tokens)
     assert caught.value.executed is Executed.YES
 
 
@@ -50,12 +50,12 @@ async def test_a_lost_replica(bench: RouterBench, by: str) -> None:
 async def test_a_timeout(bench: RouterBench, by: str) -> None:
     [replica, _] = bench.replicas
     async with slotmesh.connect(bench.address) as mesh:
-        told = getattr(mesh.endpoint("echo").options(content_type=JSON, timeout=1.0).tokens, by)()
+        tokens = getattr(mesh.endpoint("echo").options(content_type=JSON, timeout=1.0).tokens, by)()
         [run] = await running(replica)
         await replica.say(values(run, b'"a"'))
-        assert await anext(told) == "a"
+        assert await anext(tokens) == "a"
         with pytest.raises(slotmesh.DeadlineExceeded) as caught:
-            await anext(told)
+            await anext(tokens)
     assert (caught.value.reason.value, caught.value.executed) == ("DEADLINE_RUNNING", Executed.YES)
 
 
