@@ -198,14 +198,15 @@ class _Worker:
     # -- calls with a request id -----------------------------------------------------------------------------------
 
     async def _repeated(self, tag: str, key: str, how: str) -> str:
-        """Up to three attempts, at any router each: the result that all get which get one.
+        """Up to `attempts` attempts, at any router each: the result that all get which get one.
 
         Raises:
             SlotmeshError: no attempt has a result. It was executed if one attempt got that answer, and not if all did.
         """
         chance, run_s = self._chance, self._work.run_s
         delays = [0.0, *(chance.choice((0.0, run_s * chance.random(), 3.0 * chance.random())) for _ in range(2))]
-        attempts = [self._attempt(tag, key, how, delay_s) for delay_s in delays[: chance.randint(1, 3)]]
+        delays = delays[: chance.randint(1, self._work.attempts)]
+        attempts = [self._attempt(tag, key, how, delay_s) for delay_s in delays]
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
         results = {it for it in outcomes if isinstance(it, str)}
         if results:

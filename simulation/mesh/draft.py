@@ -35,6 +35,8 @@ class Draft:
     """The controller has a store that it starts again with."""
     stays_on_hold: bool = False
     """The controller reconciles nothing any more in the end: keys of replicas that have ended wait."""
+    has_subsets: bool = False
+    """Routers link to a part of the replicas."""
     is_edge: bool = False
     """Were anything else to go wrong, more would than is promised (docs/guarantees.md)."""
 

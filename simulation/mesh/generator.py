@@ -25,7 +25,8 @@ def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
     clients = [_client(chance, number, names) for number in range(chance.choice((1, 1, 2, 2, 3)))]
     draft = Draft(chance, seconds, routers, _replicas(chance, seconds), clients, [])
     of_subsets = Random(f"subsets {seed}")
-    if has_subsets := of_subsets.random() < SUBSETS:
+    if of_subsets.random() < SUBSETS:
+        draft.has_subsets = True
         draft.need_routers(of_subsets.choice((1, 2, 2, 3)))
         draft.need_replicas(of_subsets.choice((1, 2, 3, 4)))
     plot = chance.choices([it for it, _ in PLOTS], [weight for _, weight in PLOTS])[0]
@@ -44,7 +45,7 @@ def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
         faults=tuple(draft.faults),
         asks_again=(chance.random() < 0.25 or draft.asks_again) and not draft.stays_on_hold,
         remembers=draft.remembers or (plot is storm and chance.random() < 0.5),
-        has_subsets=has_subsets,
+        has_subsets=draft.has_subsets,
     )
 
 

@@ -48,6 +48,8 @@ class WorkPlan:
     """Share of calls whose handler goes on when it is cancelled."""
     gives_up: float = 0.0
     """Share of calls that the caller cancels."""
+    attempts: int = 3
+    """The largest number of attempts at a call with a request id."""
     idempotent: bool = False
     large: bool = False
     """Payloads travel in chunks."""
@@ -60,6 +62,7 @@ class WorkPlan:
             for name, value in (("fails", self.fails), ("swallows", self.swallows), ("gives_up", self.gives_up))
             if value
         ]
+        more += ["one attempt"] if self.attempts == 1 else []
         more += [name for name in ("idempotent", "large", "must_succeed") if getattr(self, name)]
         words = [
             self.kind.value,

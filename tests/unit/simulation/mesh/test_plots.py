@@ -44,6 +44,14 @@ def test_no_replica_is_killed_that_remembers_calls_and_no_router_starts_later(pl
             assert fault.blow not in {Blow.KILL, Blow.TERMINATE} or fault.for_s < 0 or fault.who.startswith("replica")
 
 
+def test_calls_are_not_repeated_in_a_drain_where_routers_lack_links() -> None:
+    attempts: dict[bool, set[int]] = {True: set(), False: set()}
+    for seed in SEEDS:
+        scenario = generate(seed, plot_name="requests_drain")
+        attempts[scenario.has_subsets] |= {work.attempts for client in scenario.clients for work in client.work}
+    assert attempts == {True: {1}, False: {3}}
+
+
 def test_what_must_succeed_is_given_up_by_no_client() -> None:
     for seed in SEEDS:
         scenario = generate(seed, plot_name="requests_drain")
