@@ -85,6 +85,13 @@ async def unary_cancelled(side: Side) -> None:
     await until(lambda: bool(side.handled))
 
 
+async def unary_cancelled_as_it_ends(side: Side) -> None:
+    call = side.unary("echo")
+    task = asyncio.ensure_future(outcome(call))
+    call.add_done_callback(lambda _: task.cancel())
+    side.seen.append(await task)
+
+
 async def echo(side: Side) -> None:
     call = side.stream("echo_all")
     for payload in (b"a", b"", LARGE):
@@ -215,6 +222,7 @@ PROGRAMS: list[Program] = [
     unary_that_cancels_itself,
     unary_deadline,
     unary_cancelled,
+    unary_cancelled_as_it_ends,
     echo,
     abort_after_messages,
     end_after_messages,
