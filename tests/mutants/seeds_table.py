@@ -14,6 +14,13 @@ INGRESS: Final = "ingress_service"
 
 _SECOND_OF_SEVERAL: Final = (
     mutant(
+        "the link to a replica that left the table closes before the calls that a session found there are recovered",
+        ROUTER,
+        "return bool(replica.inflight or replica.outbox or replica.ops or replica.link_users)",
+        "return bool(replica.inflight or replica.outbox or replica.ops)",
+        "tests/unit/router/features/test_sessions_found_calls.py",
+    ),
+    mutant(
         "calls of several keys that come back wait in the partition of the first",
         ROUTER,
         "self.options_of(key), self.partitions[begin]))",

@@ -146,14 +146,14 @@ class Broadcasts(Feature):
             broadcast.under_way.difference_update(event.ids)
             self._start(broadcast, step)
 
-    def closed(self, event: BroadcastClosed, _step: Step) -> None:
-        self._close(event.caller)
+    def closed(self, event: BroadcastClosed, step: Step) -> None:
+        self._close(event.caller, step)
 
     # -- as a feature ------------------------------------------------------------------------------------------------
 
-    def left(self, caller: Caller, _step: Step) -> None:
+    def left(self, caller: Caller, step: Step) -> None:
         """The caller's calls end next."""
-        self._close(caller)
+        self._close(caller, step)
 
     def handed_back(self, run: RouterRun, step: Step) -> bool:
         """The replica has not taken the call: it waits for it again."""
@@ -181,11 +181,11 @@ class Broadcasts(Feature):
             broadcast.largest = max(broadcast.largest, nbytes_of(payloads, lo, lo + count))
 
     def failed(
-        self, run: RouterRun, _begin: int, count: int, _failure: Failure, _sent: Sent | None, _step: Step
+        self, run: RouterRun, _begin: int, count: int, _failure: Failure, _sent: Sent | None, step: Step
     ) -> None:
         """It no longer waits, if it did."""
         if isinstance(run, PinnedRun) and (broadcast := self._open.get(run.caller)) is not None:
-            self._forget(broadcast, run)
+            self._forget(broadcast, run, step)
             broadcast.left -= count
             broadcast.has_failed = True
 
@@ -228,22 +228,22 @@ class Broadcasts(Feature):
         self._topology.links.need(target, step)
         self._intake.watch(run)
 
-    def _forget(self, broadcast: _Broadcast, run: PinnedRun) -> None:
+    def _forget(self, broadcast: _Broadcast, run: PinnedRun, step: Step) -> None:
         if run not in broadcast.waiting:
             return
         del broadcast.waiting[run]
         target = run.target
-        target.link_users -= 1
         at_target = self._waiting[target]
         del at_target[run]
         if not at_target:
             del self._waiting[target], self._sender.awaited[target]
+        self._topology.release_link(target, step)
 
-    def _close(self, caller: Caller) -> None:
+    def _close(self, caller: Caller, step: Step) -> None:
         if (broadcast := self._open.pop(caller, None)) is not None:
             self._counters.broadcast_ended(broadcast.endpoint, broadcast.end)
             for run in list(broadcast.waiting):
-                self._forget(broadcast, run)
+                self._forget(broadcast, run, step)
 
     def _start(self, broadcast: _Broadcast, step: Step) -> None:
         """Sends calls of the broadcast whose replicas have room."""
@@ -262,10 +262,10 @@ class Broadcasts(Feature):
         for broadcast, run in calls:
             target = run.target
             if broadcast.has_room and _room(target) > 0:
-                self._forget(broadcast, run)
                 broadcast.under_way.add(run.ids[0])
                 step.advance(run, RunEvent.RELEASED)
                 self._sender.send(run, 1, target, 0, step)
+                self._forget(broadcast, run, step)
                 target.backend.load_changed(target)
 
 

@@ -162,13 +162,13 @@ class Resumptions(Feature):
             self._query(session, resumption, step)
             self._decide(session, resumption, step)
 
-    def left(self, caller: Caller, _step: Step) -> None:
+    def left(self, caller: Caller, step: Step) -> None:
         """The connection has ended."""
         if (session := caller.session) is not None:
             resumption = self._by_session.pop(session, None)
             self.unresolved.pop((session.session_id, session.epoch), None)
             if resumption is not None and not resumption.is_done:
-                self._release_links(resumption)
+                self._release_links(resumption, step)
 
     def resent(self, run: RouterRun) -> None:
         """The run was sent again. Its payload may be under way."""
@@ -185,7 +185,7 @@ class Resumptions(Feature):
             if (session.session_id, session.epoch) in self.unresolved:
                 self._decide(session, resumption, step)
             else:
-                self._release_links(resumption)
+                self._release_links(resumption, step)
 
     def holds_keys(self, caller: Caller) -> bool:
         """Whether calls of the session that were sent before may still have to run before new ones."""
@@ -226,7 +226,7 @@ class Resumptions(Feature):
         """The replica has not reported: its process may have ended, and its records with it."""
         for session, resumption in list(self.unresolved.values()):
             if replica in resumption.awaited:
-                self._give_up(resumption, [replica])
+                self._give_up(resumption, [replica], step)
                 self._decide(session, resumption, step)
 
     def reconciled(self, event: SessionReconciled, step: Step) -> None:
@@ -236,7 +236,7 @@ class Resumptions(Feature):
         if session is not None and resumption is not None and replica in resumption.awaited:
             del resumption.awaited[replica]
             if not resumption.add_report(replica, event.found):
-                replica.link_users -= 1
+                self._topology.release_link(replica, step)
             self._decide(session, resumption, step)
 
     def table_changed(self, step: Step) -> None:
@@ -246,7 +246,7 @@ class Resumptions(Feature):
     def _query_again(self, step: Step) -> None:
         for session, resumption in list(self.unresolved.values()):
             self._query(session, resumption, step)
-            self._give_up(resumption, [each for each in resumption.awaited if not each.listed])
+            self._give_up(resumption, [each for each in resumption.awaited if not each.listed], step)
             self._decide(session, resumption, step)
 
     # -- time ------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class Resumptions(Feature):
         """Ends the waits of sessions whose time limit has passed."""
         while (first := next(iter(self.unresolved.values()), None)) is not None and first[1].give_up_at <= step.now:
             session, resumption = first
-            self._give_up(resumption, list(resumption.awaited))
+            self._give_up(resumption, list(resumption.awaited), step)
             self._decide(session, resumption, step)
 
     # -- querying --------------------------------------------------------------------------------------------------
@@ -285,12 +285,11 @@ class Resumptions(Feature):
                 else:
                     self._topology.links.need(replica, step, is_query=True)
 
-    @staticmethod
-    def _give_up(resumption: Resumption, replicas: Iterable[RoutedReplica]) -> None:
+    def _give_up(self, resumption: Resumption, replicas: Iterable[RoutedReplica], step: Step) -> None:
         """Reports of these replicas are not awaited any more."""
         for replica in replicas:
             del resumption.awaited[replica]
-            replica.link_users -= 1
+            self._topology.release_link(replica, step)
             resumption.unreachable = replica.replica_id
 
     # -- deciding --------------------------------------------------------------------------------------------------
@@ -315,13 +314,12 @@ class Resumptions(Feature):
             else:
                 self._hold(run, resumption, step, resent=resent)
         if resumption.is_done:
-            self._release_links(resumption)
+            self._release_links(resumption, step)
 
-    @staticmethod
-    def _release_links(resumption: Resumption) -> None:
+    def _release_links(self, resumption: Resumption, step: Step) -> None:
         """The session needs no link to the replicas any more. Recovered calls keep theirs open."""
         for replica in {*resumption.awaited, *(trace.replica for trace in resumption.traces)}:
-            replica.link_users -= 1
+            self._topology.release_link(replica, step)
 
     def _hold(self, run: RouterRun, resumption: Resumption, step: Step, *, resent: bool) -> None:
         resumption.held.append((run, resent))

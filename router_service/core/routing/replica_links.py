@@ -120,7 +120,8 @@ class SubsetLinks:
         self._take_out(replica)
 
     def retire(self, replica: RoutedReplica, step: Step) -> None:
-        """It owes nothing any more."""
+        """Nothing is open there any more."""
+        replica.linked = False
         if replica.has_link:
             replica.has_link = False
             step.commands.append(CloseLink(replica))
@@ -203,11 +204,11 @@ class SubsetLinks:
         """
         if step.now < self._full_until:
             return False
-        idle = (each for each in self._extra if each not in self._watched and not _is_busy(each))
+        idle = (each for each in self._extra if each not in self._watched and not is_busy(each))
         if (unused := next((each for each in idle if each.linked), None)) is not None:
             self._close(unused, step)
             return True
-        failed = [each for each in self._extra if each.has_failed and each not in self._watched and not _is_busy(each)]
+        failed = [each for each in self._extra if each.has_failed and each not in self._watched and not is_busy(each)]
         needed = self.awaited_owners() if failed else ()
         if not (failed := [each for each in failed if each not in needed]):
             self._full_until = step.now + POLL_S
@@ -265,7 +266,7 @@ class SubsetLinks:
             due.append(replica)
         needed = self.awaited_owners() if due else ()
         for replica in due:
-            is_used = replica.inflight.next_id != self._extra[replica][1] or _is_busy(replica)
+            is_used = replica.inflight.next_id != self._extra[replica][1] or is_busy(replica)
             if is_used or replica in needed or replica in self._watched:
                 del self._extra[replica]
                 self._extra[replica] = step.now + IDLE_S, replica.inflight.next_id
@@ -310,6 +311,6 @@ def _is_usable(replica: RoutedReplica) -> bool:
     return not (replica.draining or replica.has_failed or replica in replica.backend.suspects)
 
 
-def _is_busy(replica: RoutedReplica) -> bool:
-    """Whether it owes this router something, or a session waits for its answer."""
+def is_busy(replica: RoutedReplica) -> bool:
+    """Whether it owes this router something, or its link is needed for what may follow."""
     return bool(replica.inflight or replica.outbox or replica.ops or replica.link_users)

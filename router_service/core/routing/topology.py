@@ -22,7 +22,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
 from router_service.core.routing.earlier_owners import EarlierOwners, EarlierOwnersOfPartition
 from router_service.core.routing.endpoints import Partition, RoutedEndpoint
-from router_service.core.routing.replica_links import SubsetLinks
+from router_service.core.routing.replica_links import SubsetLinks, is_busy
 from router_service.core.routing.traffic import PolicyStandings
 from router_service.core.routing_table import BackendRoute, RoutingTable
 from router_service.core.runs import RouterRun
@@ -176,11 +176,16 @@ class Topology:
             backend.queue.brake(is_on=is_on)
 
     def retire(self, replica: RoutedReplica, step: Step) -> None:
-        """Disconnects from a replica that was removed from the table once it has answered everything."""
-        if not replica.listed and not replica.retired and not (replica.inflight or replica.outbox or replica.ops):
+        """Disconnects from a replica that was removed from the table once nothing is open there."""
+        if not (replica.listed or replica.retired or is_busy(replica)):
             replica.retired = True
             del self.connected[replica]
             self.links.retire(replica, step)
+
+    def release_link(self, replica: RoutedReplica, step: Step) -> None:
+        """One of the users of its link (`RoutedReplica.link_users`) needs it no longer."""
+        replica.link_users -= 1
+        self.retire(replica, step)
 
     # -- backends --------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ def carry_out(commands: list[RouterCommand], world: World) -> None:
             case CloseLink(replica):
                 world.closed.append(replica.replica_id)
             case Flush(replica):
+                assert not replica.retired, "its link was closed"
                 world.flushes.append(replica.replica_id)
                 while not world.lazy and replica.outbox:
                     world.cut(replica.replica_id)

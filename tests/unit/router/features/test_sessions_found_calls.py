@@ -8,7 +8,7 @@ from router_service.core.features import session_resumption
 from router_service.core.features.session_resumption import REPORTS_WITHIN_S
 from router_service.core.runs import Caller
 from slotmesh.errors import Executed, Reason
-from tests.unit.router.world import World
+from tests.unit.router.world import OK, World
 
 
 def moved() -> tuple[World, Caller]:
@@ -109,3 +109,47 @@ def test_calls_of_other_keys_that_were_found_pass_nothing() -> None:
     world.resent_all(client)
     assert not world.outcomes
     assert world.got("r2") == [1, 4]
+
+
+def found_at_one_that_goes() -> tuple[World, Caller]:
+    """Call 1 was found at r1, which the table names no longer while r2 has not reported."""
+    world = World({"b": ["r1", "r2"]}, slots=100)
+    client = world.connect(2, (1, 1))
+    world.resend([1], by=client)
+    world.reconcile("r1", client, running=[(1, 1)])
+    world.backends["b"] = ["r2"]
+    world.push()
+    return world, client
+
+
+def test_a_call_is_recovered_from_a_replica_that_has_left_the_table_meanwhile() -> None:
+    world, client = found_at_one_that_goes()
+    assert not world.closed
+    world.reconcile("r2", client)
+    assert world.recovered("r1") == [1]
+    world.complete("r1")
+    assert world.outcomes == {1: OK}
+    assert world.closed == ["r1"]
+
+
+def test_the_executions_of_one_that_has_ended_meanwhile_are_unknown() -> None:
+    world, client = found_at_one_that_goes()
+    world.lose("r1")
+    world.reconcile("r2", client)
+    assert world.outcomes == {1: Reason.REPLICA_LOST}
+    assert world.failures[1].executed is Executed.UNKNOWN
+    assert world.closed == ["r1"]
+
+
+def test_the_link_to_one_that_has_left_the_table_closes_with_the_connection() -> None:
+    world, client = found_at_one_that_goes()
+    world.disconnect(client)
+    assert world.closed == ["r1"]
+
+
+def test_the_link_to_one_that_has_left_the_table_without_a_report_closes() -> None:
+    world = World({"b": ["r1", "r2"]}, slots=100)
+    world.connect(2, (1, 1))
+    world.backends["b"] = ["r2"]
+    world.push()
+    assert world.closed == ["r1"]
