@@ -50,7 +50,7 @@ BROADCASTS: Final = (
     mutant(
         "calls of a broadcast start although its caller has left",
         ROUTER,
-        "            for run in list(broadcast.waiting):\n                self._forget(broadcast, run)",
+        "            for run in list(broadcast.waiting):\n                self._forget(broadcast, run, step)",
         "            pass",
         CORE,
     ),
