@@ -1,6 +1,7 @@
 """Why routers are not reached, for the errors of a client.
 
-Invariant: all callers of a client share one query per second and router, which a cancelled caller does not end.
+Invariants: all callers of a client share one query per second and router, which a cancelled caller does not end. A
+query that is ended by `aclose`, or whose channel is closed meanwhile, has no result, and cancels no caller.
 Owner: the client's `Routers`.
 """
 
@@ -35,7 +36,9 @@ class Diagnoses:
         if address not in self._tasks:
             asking = connection_problem(channel, address, self._dialer, Role.ROUTER)
             self._tasks[address] = now, loop.create_task(asking, name=f"slotmesh-client-diagnosis-{address}")
-        return await asyncio.shield(self._tasks[address][1])
+        task = self._tasks[address][1]
+        await asyncio.wait([task])
+        return None if task.cancelled() else task.result()
 
     async def aclose(self) -> None:
         """Ends what still runs."""

@@ -19,8 +19,8 @@ from slotmesh.client.calls.call_spec import CallSpec, MethodSignature
 from slotmesh.client.calls.named_methods import NamedMethods
 from slotmesh.client.calls.options import AfterFailure, ViewOptions, check_method_name, check_ordering_key
 from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.described_endpoints import DescribedEndpoints
 from slotmesh.client.method import Method, method_of
-from slotmesh.client.routers import DescribedEndpoints
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.direct_lanes import DirectLanes, direct_lanes
 from slotmesh.client.slots.reservations import Reservation, ReserveArguments, Terms, terms_of

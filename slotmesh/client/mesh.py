@@ -15,8 +15,9 @@ from typing import Any, Final, NoReturn, TypeVar, Unpack, overload
 from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS, ClientBuffer
 from slotmesh.client.calls.named_methods import check_interface
 from slotmesh.client.calls.options import ViewOptions, check_text, checked_seconds
+from slotmesh.client.described_endpoints import DescribedEndpoints
 from slotmesh.client.endpoint import Endpoint
-from slotmesh.client.routers import DescribedEndpoints, Routers
+from slotmesh.client.routers import Routers
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.reservations import AllArguments, ReservationOfAll, timeout_of_all
 from slotmesh.client.stream.call_stream import CallStream

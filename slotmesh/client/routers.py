@@ -1,7 +1,7 @@
 """The routers that a client knows: those given by the application, and those that a router has named.
 
-Purpose: one channel for each router, shared by all endpoints; the order in which they are used; what a router
-describes; the failures of rpcs to one, in the words of the client.
+Purpose: one channel for each router, shared by all endpoints; the order in which they are used; the failures of rpcs to
+one, in the words of the client.
 Invariants: the routers that one names replace those named before, so that former routers are not tried forever; those
 given by the application stay, or are what their name is resolved to. No response of a peer makes the list grow without
 bound. Of a list, the first router that answers is used; of those of a name, or of a handler's mesh, each in turn. A
@@ -25,7 +25,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.security.handshakes import ConnectionProblem
 from slotmesh.security.identity import Role
-from slotmesh.status import from_rpc_error, has_details, is_unknown_there, to_exception
+from slotmesh.status import from_rpc_error, has_details, is_unknown_there
 from slotmesh.streams.spliced_frames import Paths, cut
 from slotmesh.transport.current_channel import CurrentChannel
 from slotmesh.transport.server_addresses import ServerAddresses
@@ -107,6 +107,7 @@ class Routers:
         """Those that are given, and in the order of this client."""
         self.was_reached = False
         """Whether there has been a connection to a router."""
+        self.is_closed = False
         self._searches, self._picks = count(), count()
         """Turns of streams, and of rpcs of their own: were they one, two routers could get a kind each."""
 
@@ -212,12 +213,15 @@ class Routers:
         return self._channel(address).get()
 
     def is_connected(self, address: str) -> bool:
-        """Whether there is a connection to this router, according to the transport. If so, one was reached."""
+        """Whether there is a connection to this router, according to the transport."""
         channel = self._channels.get(address)
-        if channel is None or not channel.is_connected:
-            return False
-        self.was_reached = True
-        return True
+        return channel is not None and channel.is_connected
+
+    def confirm_connection(self, address: str) -> bool:
+        """Returns whether there is a connection to this router, and records it in `was_reached` if so."""
+        is_connected = self.is_connected(address)
+        self.was_reached = self.was_reached or is_connected
+        return is_connected
 
     async def wait_for_connection(self, address: str, *, patiently: bool) -> None:
         """Returns when there is a connection to this router.
@@ -235,11 +239,18 @@ class Routers:
 
     def has_failed(self, address: str) -> bool:
         """Whether the last attempt to connect to this router has failed, and none is under way."""
-        return self.channel(address).get_state() is _State.TRANSIENT_FAILURE
+        channel = self._channels.get(address)
+        return channel is not None and channel.has_failed
 
     async def problem(self, address: str) -> ConnectionProblem | None:
-        """Why there is no connection to this router; None if that is not known, or there is one."""
-        return None if self.is_connected(address) else await self._diagnoses.of(address, self.channel(address))
+        """Finds out why there is no connection to this router; None if that is not known.
+
+        None, too, if there is one, which `was_reached` then records, or if the client has no channel to it any more.
+        """
+        channel = self._channels.get(address)
+        if channel is None or self.confirm_connection(address):
+            return None
+        return await self._diagnoses.of(address, channel.get())
 
     def unreachable(self, patience_s: float, why: str = "", *, problem: ConnectionProblem | None = None) -> Failure:
         """The failure of calls for which none was reached in this time. Of the causes `problem` has the way out."""
@@ -262,6 +273,7 @@ class Routers:
 
     async def aclose(self) -> None:
         """Closes all connections."""
+        self.is_closed = True
         self._stop_listening()
         await self._diagnoses.aclose()
         channels = [*self._channels.values(), *self._dropped]
@@ -324,7 +336,7 @@ def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str 
     if failure.reason is Reason.ROUTER_LOST:
         executed = Executed.NO if failure.message.startswith(_UNSENT) else failure.executed
         problem = dialer.problem(failure.message, Role.ROUTER)
-        message = failure.message if problem is None else _unconnected(address, problem)
+        message = failure.message if problem is None else unconnected(address, problem)
         return replace(failure, executed=executed, message=message)
     if failure.reason is not Reason.NOT_IMPLEMENTED or not is_unknown_there(error):
         return failure
@@ -335,7 +347,11 @@ def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str 
     return replace(failure, message=message)
 
 
-def _unconnected(address: str, problem: ConnectionProblem) -> str:
+CLOSED: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed")
+
+
+def unconnected(address: str, problem: ConnectionProblem) -> str:
+    """The message about a router that is not reached."""
     return f"no connection to the router at {address}: {problem.text}"
 
 
@@ -349,47 +365,3 @@ def credential_refusal(error: grpc.RpcError) -> Failure | None:
     """The failure of the calls of a stream that ended because the caller's credential is no longer valid; else None."""
     failure = from_rpc_error(error)
     return replace(failure, executed=Executed.UNKNOWN) if failure.reason is Reason.UNAUTHENTICATED else None
-
-
-class DescribedEndpoints:
-    """The endpoints that a router has described, and their methods: for `dir` and completion in shells.
-
-    Queries the routers in turn, and caches the names. `dir` itself sends no query on an event loop, which would block.
-    Owner: the `Mesh`.
-    """
-
-    def __init__(self, routers: Routers) -> None:
-        self._routers = routers
-        self._methods: dict[str, tuple[str, ...]] = {}
-
-    def methods_of(self, endpoint: str) -> tuple[str, ...]:
-        """The cached methods of an endpoint, sorted; empty if there are none."""
-        return self._methods.get(endpoint, ())
-
-    async def learn(self, endpoint: str = "", *, timeout_s: float) -> dict[str, tuple[str, ...]]:
-        """Queries a router for all endpoints, or for one. `timeout_s`: for each router.
-
-        Raises:
-            SlotmeshError: no router has answered; the failure of the last one.
-        """
-        failure = Failure(reason=Reason.ROUTER_LOST, message="no router is known")
-        request = router_service_pb2.DescribeEndpointsRequest(endpoint=endpoint)
-        if not await self._routers.found(timeout_s):
-            failure = self._routers.unreachable(timeout_s)
-        for address in self._routers.in_turn(""):
-            try:
-                response = await self._routers.stub(address).DescribeEndpoints(request, timeout=timeout_s)
-            except grpc.RpcError as error:
-                self._routers.look_again()
-                failure = refusal_of(error, address, self._routers.dialer)
-                if failure.reason is Reason.NOT_IMPLEMENTED:
-                    break
-                if self._routers.has_failed(address) and (problem := await self._routers.problem(address)):
-                    failure = replace(failure, message=_unconnected(address, problem))
-            else:
-                found = {each.name: tuple(each.methods) for each in response.endpoints}
-                if not endpoint:
-                    self._methods.clear()
-                self._methods.update(found)
-                return found
-        raise to_exception(failure, endpoint=endpoint)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from math import inf
 from typing import Final, TypeVar
 
 import grpc
 
-from slotmesh.client.routers import Routers, refusal_of
+from slotmesh.client.routers import CLOSED, Routers, refusal_of
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.security.handshakes import ConnectionProblem
@@ -172,7 +172,7 @@ async def attempt(
 
 async def diagnose(search: Search, routers: Routers, address: str) -> None:
     """Finds out why an attempt failed, if that matters. Waits for the next one's result only if the search is over."""
-    if search.is_over and search.is_hopeless and not routers.is_connected(address):
+    if search.is_over and search.is_hopeless and not routers.confirm_connection(address):
         return
     if search.is_diagnosed and (search.is_over or routers.has_failed(address)):
         began = asyncio.get_running_loop().time()
@@ -190,9 +190,15 @@ async def _end_if_hopeless(search: Search, routers: Routers, address: str, limit
             search.diagnosed(address, await routers.problem(address))
         elif (left_s := until - loop.time()) > 0:
             await asyncio.sleep(left_s)
-        elif not routers.is_connected(address):  # otherwise it is hopeless no longer
+        elif not routers.confirm_connection(address):  # otherwise it is hopeless no longer
             break
-    limit.reschedule(loop.time())
+    _end(limit)
+
+
+def _end(limit: asyncio.Timeout) -> None:
+    """Ends the block of a time limit now, unless it has ended."""
+    with suppress(RuntimeError):
+        limit.reschedule(asyncio.get_running_loop().time())
 
 
 ResponseT = TypeVar("ResponseT")
@@ -203,8 +209,6 @@ NEVER: Final = -inf
 """The time until which an rpc may be repeated that may not."""
 MAX_ATTEMPTS: Final = 5
 """At an rpc that may be repeated, as gRPC's own retries have at most: it could be what the routers end by."""
-
-CLOSED: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed")
 
 
 class RouterChoice:
@@ -232,7 +236,7 @@ class RouterChoice:
         """Ends all waits for a router."""
         self.closed = True
         for waiting in self._waits:
-            waiting.reschedule(asyncio.get_running_loop().time())
+            _end(waiting)
 
     def new_search(self) -> Search:
         """Tries the chosen router after the others."""
@@ -245,7 +249,7 @@ class RouterChoice:
         """
         if search is None:
             self.address = self._routers.pick(self._preferred() or self.address)
-            if self._routers.is_connected(self.address):
+            if self._routers.confirm_connection(self.address):
                 return None
         if not (self._routers.given or await self._is_found()):
             return CLOSED if self.closed else self._routers.unreachable(self._patience_s)

@@ -14,8 +14,8 @@ from typing import Final
 import grpc
 
 from slotmesh.client.calls.call_spec import CallSpec, TracedPayload, rpc_timeout_s, trace_metadata
-from slotmesh.client.routers import is_cancelled_here, refusal_of
-from slotmesh.client.search import CLOSED, NEVER
+from slotmesh.client.routers import CLOSED, is_cancelled_here, refusal_of
+from slotmesh.client.search import NEVER
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.status import to_exception

@@ -18,8 +18,9 @@ from typing import Any, Final, NoReturn, cast
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
 from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.described_endpoints import DescribedEndpoints
 from slotmesh.client.endpoint import Endpoint
-from slotmesh.client.routers import DescribedEndpoints, Routers
+from slotmesh.client.routers import Routers
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.runtime.exits import CannotStart

@@ -55,12 +55,14 @@ async def connection_problem(
 
 
 async def _failure(channel: grpc.aio.Channel) -> str | None:
-    """What gRPC says of an rpc that failed; None if a server answers."""
+    """What gRPC says of an rpc that failed; None if a server answers, or if the channel is closed."""
     health: Any = health_pb2_grpc.HealthStub(channel)
     try:
         await health.Check(_PROBE, timeout=_PROBE_S)
     except grpc.RpcError as error:
         return error.details() or ""
+    except grpc.aio.UsageError:
+        pass
     return None
 
 

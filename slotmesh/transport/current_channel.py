@@ -64,6 +64,11 @@ class CurrentChannel:
         )
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the last attempt to connect has failed, and none is under way."""
+        return self._channel is not None and self._channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
+    @property
     def is_open(self) -> bool:
         """Whether there is a channel, with a connection or without."""
         return self._channel is not None or bool(self._retired)

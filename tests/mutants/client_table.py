@@ -22,9 +22,16 @@ CLIENT: Final = (
     mutant(
         "the attempt at the only router goes on though retries do not help",
         "slotmesh/client",
-        "limit.reschedule(loop.time())",
+        "_end(limit)",
         "pass",
         "tests/contract/security/test_tls_refusals.py",
+    ),
+    mutant(
+        "closing a client cancels tasks that wait for why no router is reached",
+        "slotmesh/client",
+        "return None if task.cancelled() else task.result()",
+        "return task.result()",
+        "tests/contract/client/test_close.py",
     ),
     mutant(
         "a look that does not find out why a router is not reached makes the client forget what it knew",
@@ -36,7 +43,7 @@ CLIENT: Final = (
     mutant(
         "an attempt ends for a problem though there is a connection by now",
         "slotmesh/client",
-        "elif not routers.is_connected(address):",
+        "elif not routers.confirm_connection(address):",
         "else:",
         "tests/unit/client/test_search.py",
     ),

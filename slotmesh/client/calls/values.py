@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import grpc
 
 from slotmesh.client.calls.call_spec import MAY_HAVE_RUN, CallSpec
-from slotmesh.client.routers import is_cancelled_here
+from slotmesh.client.routers import CLOSED, is_cancelled_here
 from slotmesh.errors import Executed, Failure, SlotmeshError
 from slotmesh.streams.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 from slotmesh.v1 import call_pb2
@@ -205,7 +205,7 @@ class RpcValues:
         except asyncio.CancelledError:
             if is_cancelled_here():
                 raise
-            outcome = self._rpc.cut_off()
+            outcome = CLOSED if isinstance(self._call, asyncio.Task) else self._rpc.cut_off()  # a task has sent nothing
         if isinstance(outcome, bytes):
             self._has_begun = True
             return outcome

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from slotmesh.client.calls.call_spec import MAY_HAVE_RUN
-from slotmesh.client.routers import Routers, is_cancelled_here, refusal_of
-from slotmesh.client.search import CLOSED, RouterChoice, Search
+from slotmesh.client.routers import CLOSED, Routers, is_cancelled_here, refusal_of
+from slotmesh.client.search import RouterChoice, Search
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.channels import Dialer
 from slotmesh.status import from_rpc_error

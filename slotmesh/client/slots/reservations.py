@@ -29,8 +29,7 @@ from slotmesh.client.calls.options import (
     checked_seconds,
     seconds,
 )
-from slotmesh.client.routers import is_cancelled_here
-from slotmesh.client.search import CLOSED
+from slotmesh.client.routers import CLOSED, is_cancelled_here
 from slotmesh.client.slots.client import SlotClient, Stub
 from slotmesh.client.slots.lease import RELEASE_S, SlotLease, leave
 from slotmesh.client.slots.slot import Slot, SlotSpecs

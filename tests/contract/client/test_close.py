@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -144,6 +146,49 @@ async def test_a_cancelled_call_that_its_router_goes_on_with_is_not_waited_for(r
     call.cancel()
     async with asyncio.timeout(10):
         await mesh.aclose()
+
+
+async def _reserve(mesh: slotmesh.Mesh) -> None:
+    async with mesh.endpoint("digits").reserve():
+        pass
+
+
+async def _read(mesh: slotmesh.Mesh) -> list[Any]:
+    return [value async for value in mesh.endpoint("digits").echo.unary_stream(1)]
+
+
+_WAITS: dict[str, Callable[[slotmesh.Mesh], Awaitable[object]]] = {
+    "call": lambda mesh: mesh.endpoint("digits").echo(1),
+    "unary": lambda mesh: mesh.endpoint("digits").echo.unary(1),
+    "unary_stream": _read,
+    "reserve": _reserve,
+    "endpoints": lambda mesh: mesh.endpoints(),
+}
+
+
+@pytest.mark.parametrize("wait", _WAITS)
+@pytest.mark.asyncio
+async def test_leaving_while_it_is_found_out_why_no_router_is_reached_cancels_no_caller(wait: str) -> None:
+    """The routers close connections in plain text, and answer no handshake of TLS."""
+    is_asked = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.read(3) != b"PRI":
+            is_asked.set()
+            await reader.read()
+        writer.close()
+
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(await asyncio.start_server(serve, "127.0.0.1", 0)) for _ in "ab"]
+        mesh = slotmesh.connect([f"127.0.0.1:{each.sockets[0].getsockname()[1]}" for each in servers])
+        waiting = asyncio.ensure_future(_WAITS[wait](mesh))
+        async with asyncio.timeout(10):
+            await is_asked.wait()
+            await mesh.aclose(0)
+            with pytest.raises(slotmesh.CallCancelled, match="the mesh was closed") as caught:
+                await waiting
+        assert caught.value.executed is Executed.NO
+        assert not mesh._routers._channels
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:", ":7071", "localhost:x", "localhost:0"])

@@ -171,13 +171,13 @@ class Undecided(Routers):
         self.looked_again = asyncio.Event()
 
     async def problem(self, address: str) -> ConnectionProblem | None:
-        is_connected = self.is_connected(address)
+        is_connected = self.confirm_connection(address)
         self.looks += 1
         if is_connected:
             self.looked_again.set()
         return None if self.looks % 3 or is_connected else CERTAIN
 
-    def is_connected(self, address: str) -> bool:
+    def confirm_connection(self, address: str) -> bool:
         self.was_reached = self.was_reached or self.looks >= self.connected_from
         return self.was_reached
 
@@ -209,6 +209,18 @@ async def test_an_attempt_goes_on_if_there_is_a_connection_after_all(monkeypatch
         await within(routers.looked_again.wait(), "another look")
         await asyncio.sleep(0)
     assert (search.is_over, search.problem) == (False, None)
+
+
+@pytest.mark.asyncio
+async def test_a_query_about_a_router_opens_no_channel_and_a_closed_one_has_no_known_problem() -> None:
+    routers = Routers([A])
+    assert not routers.has_failed(A)
+    assert await routers.problem(A) is None
+    assert not routers._channels
+    channel = routers.channel(A)
+    await channel.close()
+    assert await routers.problem(A) is None
+    await routers.aclose()
 
 
 def test_problems_of_other_addresses_are_not_kept() -> None:
