@@ -9,7 +9,7 @@ its client has acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -75,11 +75,11 @@ class TableRoster:
             for version in versions
         )
 
-    def lost_since(self, first: RosterVersion | None) -> str:
-        """A departed replica, which cannot be asked, that could have executed a call first sent under this roster.
+    def lost_since(self, first: RosterVersion | None, reported: Collection[ReplicaKey] = ()) -> str:
+        """A departed replica, which cannot be queried, that could have executed a call first sent under this roster.
 
         Its id, or "some replica" where it is not known which ones have departed; empty where there is none. Without a
-        roster all departures count.
+        roster all departures count. Those that have `reported` before they departed do not have the call.
         """
         generations = [*self._generations()]
         at = 0
@@ -95,6 +95,8 @@ class TableRoster:
             return "some replica"
         later = {each.generation for each in generations}
         for key, version in self.departed:
+            if key in reported:
+                continue
             if version.generation in later or (first is not None and _follows(version, first)):
                 return key[0]
         return ""

@@ -24,7 +24,7 @@ from router_service.core.events import AllCallsResent, SessionReconciled
 from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.rosters import FoundCalls, RosterVersion, SessionConnection
+from router_service.core.rosters import FoundCalls, ReplicaKey, RosterVersion, SessionConnection
 from router_service.core.run_states import Earlier, RunEvent
 from router_service.core.runs import Caller, RouterRun
 from slotmesh.calls.id_ranges import Range, holds, merged
@@ -49,7 +49,7 @@ class Resumption:
 
     __slots__ = (
         *("awaited", "awaits_calls", "give_up_at", "held", "is_covered", "is_over", "keys", "lanes", "newest_found"),
-        *("newest_of_any_key", "queried", "resent", "rosters", "traces", "unanswered", "unreachable"),
+        *("newest_of_any_key", "queried", "reported", "resent", "rosters", "traces", "unanswered", "unreachable"),
     )
 
     def __init__(self, unanswered: Sequence[Range], rosters: Sequence[RosterVersion]) -> None:
@@ -65,6 +65,8 @@ class Resumption:
         self.queried: set[RoutedReplica] = set()
         self.awaited: dict[RoutedReplica, None] = {}
         """Those of them that have not reported, and may still."""
+        self.reported: set[ReplicaKey] = set()
+        """Those that have reported, and start no call of an earlier connection any more."""
         self.unreachable = ""
         """A replica that cannot report, or has forgotten calls; empty if there is none."""
         self.traces: list[Trace] = []
@@ -91,6 +93,7 @@ class Resumption:
     def add_report(self, replica: RoutedReplica, found: FoundCalls) -> bool:
         """Keeps the report of a replica. Returns whether the replica has, or had, any of the calls."""
         before = len(self.traces)
+        self.reported.add(replica.key)
         if found.forgotten:
             self.unreachable = replica.replica_id
         for spans, is_evicted in ((found.evicted, True), (found.kept, False), (found.running, False)):
@@ -361,7 +364,7 @@ class Resumptions(Feature):
         roster = self._topology.table.roster
         if not resumption.is_covered or (run.first_roster is not None and not roster.covers_all([run.first_roster])):
             return failures.NOT_COVERED
-        departed = roster.lost_since(run.first_roster)
+        departed = roster.lost_since(run.first_roster, resumption.reported)
         return failures.not_heard(departed) if departed else None
 
     def _fail_passed(self, run: RouterRun, unknown: Failure | None, step: Step) -> None:

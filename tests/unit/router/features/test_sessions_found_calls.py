@@ -153,3 +153,20 @@ def test_the_link_to_one_that_has_left_the_table_without_a_report_closes() -> No
     world.backends["b"] = ["r2"]
     world.push()
     assert world.closed == ["r1"]
+
+
+@pytest.mark.parametrize("left", [["r1"], ["r1", "r3"]])
+def test_a_replica_that_has_reported_before_it_left_does_not_have_what_it_did_not_name(left: list[str]) -> None:
+    world = World({"b": ["r1", "r2", "r3"]}, slots=100)
+    client = world.connect(2, (1, 1))
+    world.resend([1], by=client)
+    world.reconcile("r1", client)
+    world.backends["b"] = [each for each in world.backends["b"] if each not in left]
+    world.push()
+    for each in world.backends["b"]:
+        world.reconcile(each, client)
+    if "r3" in left:
+        assert "r3" in world.failures[1].message
+        assert world.failures[1].executed is Executed.UNKNOWN
+    else:
+        assert world.got("r2") + world.got("r3") == [1]
