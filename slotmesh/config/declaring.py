@@ -20,6 +20,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from slotmesh.names import is_utf8
+
 _TRUE: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
 _FALSE: Final = frozenset({"0", "off", "f", "false", "n", "no"})
 
@@ -159,6 +161,8 @@ class SettingField:
         """Parses a given value. Raises ValueError, without a text if the form is invalid."""
         if value is None and self.is_optional:
             return None
+        if isinstance(value, str | PathLike) and not is_utf8(text := str(value)):
+            raise ValueError(f"must be text in UTF-8, got {text!a}")
         for each in self.metadata:
             if isinstance(each, ReadBefore):
                 value = each.read(value)

@@ -146,6 +146,21 @@ def test_every_field_is_looked_at_before_the_whole_is() -> None:
     assert problems(four=51) == [SettingProblem(None, "four is over 50")]
 
 
+def test_text_that_utf_8_cannot_carry_is_refused_as_that_of_each_type() -> None:
+    class Where(SettingsModel):
+        path: Path = Field(Path("a"))
+        name: str | None = Field(None)
+        count: int = Field(1)
+
+    half = "a\udcff"
+    with pytest.raises(InvalidSettings) as caught:
+        Where(path=half, name=half, count=half)
+    why = "must be text in UTF-8, got 'a\\udcff'"
+    assert caught.value.problems == tuple(SettingProblem(each, why, half) for each in ("path", "name", "count"))
+    with pytest.raises(InvalidSettings, match="must be text in UTF-8"):
+        Where(path=Path(half))
+
+
 def test_a_check_gets_the_fields_before_it_that_are_sound() -> None:
     assert problems(four=2, two="long") == [
         SettingProblem("two", "at most 3 characters, got 4", "long"),
