@@ -13,8 +13,8 @@ from router_service.core.tenants import MAX_NAMED, MAX_TENANTS
 from slotmesh.config import Duration, ServerTargets, Size, check_functions
 from slotmesh.config.declaring import Field
 from slotmesh.config.members import MemberId, TokenPortSettings
-from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, metadata_key_problem
 from slotmesh.ids import new_id
+from slotmesh.spec.option_rules import MAX_METADATA_ENTRIES, metadata_key_problem
 from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 from slotmesh.units import parse_names
 

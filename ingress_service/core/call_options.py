@@ -14,9 +14,10 @@ from hashlib import blake2b
 from typing import Final
 
 from ingress_service.core.problems import refusal
+from slotmesh.spec.option_rules import key_problem, metadata_problem
 from slotmesh.spec.rules import request_id_problem
 from slotmesh.spec.tenants import tenant_problem
-from slotmesh.units import parse_duration
+from slotmesh.units import MAX_DURATION_S, parse_duration
 
 PREFIX: Final = b"x-slotmesh-"
 _META: Final = b"x-slotmesh-meta-"
@@ -55,7 +56,7 @@ PLAIN: Final = RequestTerms()
 
 def terms_of(headers: Iterable[tuple[bytes, bytes]], query: Iterable[tuple[str, str]] = ()) -> RequestTerms:
     """`headers`: those that begin with `PREFIX`, with names in lower case. Raises RequestRefusal."""
-    given: dict[str, str] = {}
+    given: dict[str, tuple[str, str]] = {}
     metadata: dict[str, str] = {}
     for name, value in headers:
         text = _text(name, value)
@@ -72,17 +73,19 @@ def terms_of(headers: Iterable[tuple[bytes, bytes]], query: Iterable[tuple[str, 
             raise refusal(400, f"{_shown(name)}: there is no such header; there are {_KNOWN}")
         if field in given:
             raise refusal(400, f"{_shown(name)}: is given twice")
-        given[field] = text
+        given[field] = _shown(name), text
     for key, text in query:
         field = key.replace("_", "-")
         if field in given:
             raise refusal(400, f"{key}: is given twice")
-        given[field] = text
+        given[field] = key, text
     if "relative-slo-ms" in given and "absolute-slo-ms" in given:
         raise refusal(400, "relative_slo_ms and absolute_slo_ms are both given: give one of them")
+    if problem := metadata_problem(metadata):
+        raise refusal(400, f"X-Slotmesh-Meta-NAME: {problem}")
     terms = PLAIN if not metadata else RequestTerms(metadata=tuple(sorted(metadata.items())))
-    for field, text in given.items():
-        terms = _READERS[field](terms, field, text)
+    for field, (named, text) in given.items():
+        terms = _READERS[field](terms, named, text)
     return terms if not terms.request_id else _identified(terms)
 
 
@@ -92,53 +95,62 @@ def unrepeatable(terms: RequestTerms, kind: str) -> None:
         raise refusal(400, f"Idempotency-Key: has no effect on {kind}, whose outcomes are not kept: leave it out")
 
 
-def _relative(terms: RequestTerms, field: str, text: str) -> RequestTerms:
-    return replace(terms, slo_s=_number(field, text, _MAX_RELATIVE_MS) / 1e3)
+def _relative(terms: RequestTerms, named: str, text: str) -> RequestTerms:
+    return replace(terms, slo_s=_number(named, text, _MAX_RELATIVE_MS) / 1e3)
 
 
-def _absolute(terms: RequestTerms, field: str, text: str) -> RequestTerms:
+def _absolute(terms: RequestTerms, named: str, text: str) -> RequestTerms:
     try:
-        return replace(terms, slo_at=datetime.fromtimestamp(_number(field, text, _MAX_MS) / 1e3, UTC))
+        return replace(terms, slo_at=datetime.fromtimestamp(_number(named, text, _MAX_MS) / 1e3, UTC))
     except (ValueError, OverflowError, OSError):
-        raise refusal(400, f"{field}: is no time of day in milliseconds since 1970") from None
+        raise refusal(400, f"{named}: is no time of day in milliseconds since 1970") from None
 
 
-def _timeout(terms: RequestTerms, field: str, text: str) -> RequestTerms:
+def _timeout(terms: RequestTerms, named: str, text: str) -> RequestTerms:
     try:
-        return replace(terms, timeout_s=parse_duration(text).total_seconds())
+        timeout_s = parse_duration(text).total_seconds()
     except ValueError:
-        raise refusal(400, f"X-Slotmesh-{field.title()}: write a duration with its unit, as 250ms, 30s or 2m") from None
+        raise refusal(400, f"{named}: write a duration with its unit, as 250ms, 30s or 2m") from None
+    if timeout_s > MAX_DURATION_S:
+        raise refusal(400, f"{named}: at most {MAX_DURATION_S:,} seconds, got {text}")
+    return replace(terms, timeout_s=timeout_s)
 
 
-def _shard_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
-    return replace(terms, shard_key=text)
+def _shard_key(terms: RequestTerms, named: str, text: str) -> RequestTerms:
+    return replace(terms, shard_key=_key(named, text))
 
 
-def _affinity_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
-    return replace(terms, affinity_key=text)
+def _affinity_key(terms: RequestTerms, named: str, text: str) -> RequestTerms:
+    return replace(terms, affinity_key=_key(named, text))
 
 
-def _model_id(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
-    return replace(terms, model_id=text)
+def _model_id(terms: RequestTerms, named: str, text: str) -> RequestTerms:
+    return replace(terms, model_id=_key(named, text))
 
 
-def _ordering_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
-    return replace(terms, ordering_key=text)
+def _ordering_key(terms: RequestTerms, named: str, text: str) -> RequestTerms:
+    return replace(terms, ordering_key=_key(named, text))
 
 
-def _tenant(terms: RequestTerms, field: str, text: str) -> RequestTerms:
+def _key(named: str, text: str) -> str:
+    if problem := key_problem(text):
+        raise refusal(400, f"{named}: {problem}")
+    return text
+
+
+def _tenant(terms: RequestTerms, named: str, text: str) -> RequestTerms:
     if problem := tenant_problem(text):
-        raise refusal(400, f"X-Slotmesh-{field.title()}: {problem}")
+        raise refusal(400, f"{named}: {problem}")
     return replace(terms, tenant=text)
 
 
-def _idempotent(terms: RequestTerms, field: str, text: str) -> RequestTerms:
+def _idempotent(terms: RequestTerms, named: str, text: str) -> RequestTerms:
     if text not in {"true", "false"}:
-        raise refusal(400, f"X-Slotmesh-{field.title()}: must be true or false")
+        raise refusal(400, f"{named}: must be true or false")
     return replace(terms, idempotent=text == "true")
 
 
-def _idempotency_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
+def _idempotency_key(terms: RequestTerms, _named: str, text: str) -> RequestTerms:
     """The draft of the IETF has a string of structured fields, in quotes; what clients send often has none."""
     key = text
     if text.startswith('"'):
@@ -182,11 +194,11 @@ _READERS: Final = {
 _KNOWN: Final = ", ".join(f"X-Slotmesh-{it.title()}" for it in _READERS) + ", X-Slotmesh-Meta-NAME"
 
 
-def _number(field: str, text: str, most: int) -> float:
+def _number(named: str, text: str, most: int) -> float:
     """Milliseconds: digits, with a fraction or without."""
     whole, dot, fraction = text.partition(".")
     if not (text.isascii() and whole.isdigit() and (fraction.isdigit() or not dot)) or float(text) > most:
-        raise refusal(400, f"{field}: must be milliseconds, a number of 0 … {most:,}")
+        raise refusal(400, f"{named}: must be milliseconds, a number of 0 … {most:,}")
     return float(text)
 
 

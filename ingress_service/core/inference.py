@@ -19,6 +19,7 @@ from ingress_service.core.routes import segments_of_request
 from slotmesh.oip.calls import ParameterMeaning
 from slotmesh.oip.http import LENGTH_HEADER
 from slotmesh.oip.model import InferenceRequest
+from slotmesh.spec.option_rules import key_problem, metadata_problem
 
 PREFIX: Final = b"/v2"
 _GET: Final = ("GET",)
@@ -152,6 +153,8 @@ def with_model(terms: RequestTerms, model_id: str) -> RequestTerms:
     """The terms, with the model id of the path. Raises RequestRefusal: a header names another one."""
     if terms.model_id not in ("", model_id):
         raise refusal(400, "X-Slotmesh-Model-Id: names another model than the path")
+    if problem := key_problem(model_id):
+        raise refusal(400, f"the model id of the path: {problem}")
     return replace(terms, model_id=model_id)
 
 
@@ -171,6 +174,8 @@ def terms_with(terms: RequestTerms, meaning: ParameterMeaning) -> RequestTerms:
         for name, text in meaning.metadata.items():
             _check(name not in metadata, f"X-Slotmesh-Meta-{name[:64].title()} and the parameter {name[:64]}")
             metadata[name] = text
+        if problem := metadata_problem(metadata):
+            raise refusal(400, f"parameters, with headers X-Slotmesh-Meta-NAME: {problem}")
         terms = replace(terms, metadata=tuple(sorted(metadata.items())))
     return terms
 

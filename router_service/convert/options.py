@@ -21,9 +21,7 @@ from slotmesh.calls.result_envelopes import RPC, RPC_REQUESTS, BadFrames, Metada
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.convert import call_options as stated
 from slotmesh.convert.call_options import (
-    MAX_METADATA_ENTRIES,
     bad_option,
-    key_problem,
     mark_problem,
     options_failure,
     refused_option,
@@ -31,6 +29,7 @@ from slotmesh.convert.call_options import (
 from slotmesh.errors import Failure, Reason, bad_field, bad_metadata
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.spec.descriptor_sets import OwnRpc
+from slotmesh.spec.option_rules import MAX_METADATA_ENTRIES, key_problem
 from slotmesh.spec.rules import request_id_problem
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.streams.limits import MAX_OPTIONS_BYTES

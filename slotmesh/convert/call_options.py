@@ -8,7 +8,7 @@ Pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC
 from typing import Any, Final
 
@@ -20,18 +20,14 @@ from slotmesh.calls.prefix_hashes import MAX_PREFIX_BLOCKS
 from slotmesh.calls.result_envelopes import MAX_MARK_BYTES, MIN_MARK_BYTES
 from slotmesh.codec import CONTENT_TYPES
 from slotmesh.errors import Failure, Reason
+from slotmesh.spec.option_rules import key_problem, metadata_problem
 from slotmesh.spec.rules import show
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import call_pb2
 
-MAX_KEY_BYTES = 1024
-"""Longest ordering key or shard key."""
-MAX_METADATA_ENTRIES = 64
-MAX_METADATA_BYTES = 8 * 1024
 _LAST_SECOND = 253_402_300_799
 """The end of the year 9999, Unix seconds."""
-_RESERVED_PREFIXES = ("slotmesh-", "grpc-")
 
 
 def options_failure(wire: call_pb2.CallOptions) -> Failure | None:
@@ -74,12 +70,6 @@ def _method_violation(method: str) -> Failure | None:
     )
 
 
-def key_problem(key: str) -> str | None:
-    """Why an ordering key or a shard key is invalid."""
-    size = len(key.encode())
-    return f"at most {MAX_KEY_BYTES} bytes, got {size}" if size > MAX_KEY_BYTES else None
-
-
 def bad_option(name: str, what: str) -> Failure:
     """The failure of calls with an invalid option."""
     return Failure(reason=Reason.BAD_REQUEST, message=f"options.{name}: {what}", metadata={"field": f"options.{name}"})
@@ -98,26 +88,6 @@ def _duration_problem(wire: duration_pb2.Duration) -> str | None:
         return f"must not be negative, got {wire.seconds} s and {wire.nanos} ns"
     if wire.seconds > MAX_DURATION_S or wire.nanos >= 10**9:
         return f"must be at most {MAX_DURATION_S} s and 999999999 ns, got {wire.seconds} s and {wire.nanos} ns"
-    return None
-
-
-def metadata_problem(metadata: Mapping[str, str]) -> str | None:
-    """Why the metadata of a call is invalid."""
-    if len(metadata) > MAX_METADATA_ENTRIES:
-        return f"at most {MAX_METADATA_ENTRIES} entries, got {len(metadata)}"
-    size = sum(len(key) + len(value) for key, value in metadata.items())
-    if size > MAX_METADATA_BYTES:
-        return f"at most {MAX_METADATA_BYTES} bytes in all, got {size}"
-    for key in metadata:
-        if problem := metadata_key_problem(key):
-            return problem
-    return None
-
-
-def metadata_key_problem(key: str) -> str | None:
-    """Why a key of metadata is invalid."""
-    if key.startswith(_RESERVED_PREFIXES) or key == "authorization" or key != key.lower() or not key:
-        return f"key {show(key)!r} is reserved, empty or not lower case"
     return None
 
 

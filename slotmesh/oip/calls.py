@@ -43,6 +43,7 @@ from slotmesh.oip.model import (
     ParameterValue,
     Tensor,
 )
+from slotmesh.spec.option_rules import key_problem
 from slotmesh.units import MAX_DURATION_S
 
 _STRING_HEADS: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4}
@@ -205,6 +206,9 @@ def meaning_of(parameters: Mapping[str, ParameterValue]) -> ParameterMeaning:
     sequence = parameters.get("sequence_id", 0)
     if isinstance(sequence, bool | float):
         raise InvalidRequest("parameters.sequence_id", "must be a whole number or text")
+    ordering_key = str(sequence) if sequence else ""
+    if problem := key_problem(ordering_key):
+        raise InvalidRequest("parameters.sequence_id", problem)
     for name in ("sequence_start", "sequence_end", FINAL_WANTED):
         if not isinstance(parameters.get(name, False), bool):
             raise InvalidRequest(f"parameters.{name}", "must be a flag")
@@ -212,7 +216,7 @@ def meaning_of(parameters: Mapping[str, ParameterValue]) -> ParameterMeaning:
         method=method,
         timeout_s=timeout_us / 1e6 if timeout_us else None,
         slo_s=min(priority * SLO_OF_PRIORITY_S, _MAX_SLO_S) if priority else None,
-        ordering_key=str(sequence) if sequence else "",
+        ordering_key=ordering_key,
         metadata={
             name: _as_text(value) for name, value in parameters.items() if name not in _READ and name not in FOR_SERVERS
         },

@@ -25,13 +25,13 @@ from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.codec import TENSORS
-from slotmesh.convert.call_options import key_problem
 from slotmesh.errors import Failure, bad_metadata
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.names import endpoint_failure
 from slotmesh.oip.calls import DEFAULT_METHOD, ParameterMeaning, answer_of, has_many_results, meaning_of, payload_of
 from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest, endpoint_and_model
 from slotmesh.security.rpc_roles import endpoint_refusal
+from slotmesh.spec.option_rules import key_problem
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.status import code_of, name_of
 from slotmesh.streams.chunks import joined

@@ -17,14 +17,12 @@ from slotmesh.calls.call_options import OPTIONS, CallRpc, OptionChanges, OptionK
 from slotmesh.calls.request_ids import NO_EFFECT, WITHOUT_EFFECT
 from slotmesh.codec import CONTENT_TYPES, MSGPACK
 from slotmesh.convert.call_options import (
-    MAX_KEY_BYTES,
     blocks_problem,
-    key_problem,
     mark_problem,
-    metadata_problem,
     options_to_wire,
 )
 from slotmesh.errors import BadRequest, Failure, Reason
+from slotmesh.spec.option_rules import MAX_KEY_BYTES, key_problem, metadata_problem
 from slotmesh.spec.rules import request_id_problem
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.status import code_of, name_of

@@ -21,13 +21,13 @@ from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.slots.slot import in_slot
 from slotmesh.codec import JSON
 from slotmesh.convert.call_options import (
-    MAX_KEY_BYTES,
     options_failure,
     options_from_wire,
     options_to_wire,
     refused_option,
 )
 from slotmesh.errors import Failure, Reason
+from slotmesh.spec.option_rules import MAX_KEY_BYTES
 from slotmesh.v1 import call_pb2
 
 F = FieldDescriptor
