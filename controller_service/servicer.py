@@ -94,8 +94,9 @@ class ControllerServicer(ResourceServicer, controller_service_pb2_grpc.Controlle
     @changes(pb.ApplyMeshResponse)
     async def ApplyMesh(self, request: pb.ApplyMeshRequest, terms: ChangeTerms) -> PlannedChange:
         if request.deletions:
-            if request.HasField("mesh") or request.prune or request.merge:
-                text = "must be without `mesh`, `prune` and `merge`: a request deletes resources, or applies a mesh"
+            if request.HasField("mesh") or request.prune or request.merge or request.force:
+                others = "`mesh`, `prune`, `merge` and `force`"
+                text = f"must be without {others}: a request deletes resources, or applies a mesh"
                 raise InvalidSpec([SpecViolation("deletions", text)])
             return await self._configurator.delete(request.deletions, terms)
         require("mesh", request.HasField("mesh"))

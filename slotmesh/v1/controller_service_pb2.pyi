@@ -318,7 +318,7 @@ class ApplyMeshRequest(_message.Message):
     def deletions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """In place of `mesh`: resources to delete, all in one change or none, as `backend/NAME`, `endpoint/NAME` or
         `route/PATH`. A backend that the traffic of an endpoint names is deleted together with that endpoint only. Excludes
-        `mesh`, `prune` and `merge`. Controllers that do not have this field answer that `mesh` is required. Errors:
+        `mesh`, `prune`, `merge` and `force`. Controllers that do not have this field answer that `mesh` is required. Errors:
         BACKEND_NOT_FOUND, ENDPOINT_NOT_FOUND, ROUTE_NOT_FOUND, BACKEND_IN_USE.
         """
 

@@ -618,9 +618,9 @@ class OpenStream(_message.Message):
     @_builtins.property
     def rosters(self) -> _containers.RepeatedCompositeFieldContainer[Global___RosterVersion]:
         """With an epoch above 1: the rosters that the client has acknowledged on any connection since it sent the oldest of
-        `unanswered`, for each generation and term the one with the highest revision, at most 64. The router reports a call as not
-        executed only if it knows all replicas of these rosters, and their fate. If one of them was announced to another
-        identity, the stream ends with UNAUTHENTICATED, executed unknown.
+        `unanswered`, for each generation and term the one with the highest revision, at most 64. The router reports a
+        call as not executed only if it knows all replicas of these rosters, and their fate. If one of them was announced
+        to another identity, the stream ends with UNAUTHENTICATED, executed unknown.
         """
 
     def __init__(

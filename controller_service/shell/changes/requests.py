@@ -115,12 +115,18 @@ def known_route(routes: Mapping[str, Route], path: str) -> Route:
 def plan_deletion(desired: Desired, subjects: Iterable[str]) -> Plan:
     """The plan that deletes all of these. Raises InvalidSpec, NotFound and BackendInUse: then it deletes none."""
     names: dict[str, list[str]] = {BACKEND: [], ENDPOINT: [], ROUTE: []}
-    for at, subject in enumerate(unique := list(dict.fromkeys(subjects))):
-        kind, _, name = subject.partition("/")
-        if kind not in names:
+    unique: dict[str, None] = {}
+    violations = []
+    for at, subject in enumerate(subjects):
+        kind, separator, name = subject.partition("/")
+        if kind not in names or not (name or (kind == ROUTE and separator)):
             text = f"must be backend/NAME, endpoint/NAME or route/PATH, is {show(subject)!r}"
-            raise InvalidSpec([SpecViolation(f"deletions[{at}]", text)])
-        names[kind].append(name if kind != ROUTE else route_path(subject))
+            violations.append(SpecViolation(f"deletions[{at}]", text))
+        elif subject not in unique:
+            unique[subject] = None
+            names[kind].append(name if kind != ROUTE else route_path(subject))
+    if violations:
+        raise InvalidSpec(violations)
     for name in names[ENDPOINT]:
         known_endpoint(desired, name)
     for path in names[ROUTE]:

@@ -126,6 +126,13 @@ async def test_several_resources_are_deleted_in_one_change_which_one_rollback_un
         ({"deletions": ["endpoint/b"], "mesh": mesh_pb2.Mesh()}, Reason.BAD_REQUEST, "deletions"),
         ({"deletions": ["endpoint/b"], "prune": True}, Reason.BAD_REQUEST, "deletions"),
         ({"deletions": ["endpoint/b"], "merge": True}, Reason.BAD_REQUEST, "deletions"),
+        ({"deletions": ["endpoint/b"], "force": True}, Reason.BAD_REQUEST, "deletions"),
+        ({"deletions": ["endpoint/b", "endpoint/b", "x/y"]}, Reason.BAD_REQUEST, "deletions[2]"),
+        *(
+            ({"deletions": [each]}, Reason.BAD_REQUEST, "deletions[0]")
+            for each in ("route", "endpoint/", "backend", "")
+        ),
+        ({"deletions": ["endpoint/b", "route/"]}, Reason.ROUTE_NOT_FOUND, None),
         ({"deletions": ["endpoint/b"], "expected_revision": 0}, Reason.REVISION_CONFLICT, None),
     ],
 )
