@@ -27,11 +27,29 @@ _MAX_WHY_CHARS: Final = 300
 _EXPORTER: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
 
 _log = get_logger(__name__)
-_running = threading.local()
+_present = threading.local()
+"""`run`: the export of this thread."""
+
+
+class ExportRun:
+    """One export. Written by its thread alone."""
+
+    __slots__ = ("began", "is_taken", "why")
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.is_taken = False
+        """Whether the collector has accepted it."""
+        self.why = ""
+        """Why the newest attempt failed; empty while none has."""
+
+    def failed(self, why: str) -> None:
+        """An attempt has failed; it may be repeated."""
+        self.why = why[:_MAX_WHY_CHARS]
 
 
 class Exports:
-    """Those of one signal."""
+    """Those of one signal, of one source or several: an outage begins as one fails, and ends when none does."""
 
     def __init__(self, signal: str) -> None:
         """`signal`: `traces` or `metrics`."""
@@ -39,15 +57,14 @@ class Exports:
         self.dropped = 0
         """What was not accepted, or never sent: spans; metrics are cumulative, the next export has them."""
         self.failing_since: float | None = None
-        """When the first of the latest failed exports ended, in seconds since 1970; None if the last one succeeded."""
+        """When the first failed export of the outage ended, in seconds since 1970; None if there is none."""
         self._guard = threading.RLock()
         """Reentrant: a signal handler or a finalizer may end a span while its thread holds it."""
         self._failures = 0
+        self._failing: set[object] = set()
+        """Sources whose last export failed."""
         self._dropped_before = 0
-        self._why = ""
-        """Why the running attempt, or the last one, failed."""
-        self._began: float | None = None
-        """The monotonic time at which the running export began."""
+        self._running: set[ExportRun] = set()
 
     def drop(self, count: int) -> None:
         """Counts what is not sent."""
@@ -55,32 +72,43 @@ class Exports:
             self.dropped += count
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """An export in this thread; `ended` follows."""
-        self._began, self._why, _running.exports = time.monotonic(), "", self
-        try:
-            yield
-        finally:
-            self._began = _running.exports = None
+    def running(self, source: object = None, *, dropped: int = 0) -> Iterator[ExportRun]:
+        """An export in this thread. It is counted at the end of the block, unless that raises.
 
-    def ended(self, *, is_taken: bool, dropped: int = 0) -> None:
-        """Counts an export. `dropped`: what it contained, if that is lost with it."""
+        `dropped`: what it contains, if that is lost where the collector does not accept it.
+        """
+        run = _present.run = ExportRun()
         with self._guard:
-            self.dropped += 0 if is_taken else dropped
-            since, failures = self.failing_since, self._failures
-            if not is_taken:
-                self._failures += 1
-                if since is None:
-                    self.failing_since, self._dropped_before = time.time(), self.dropped - dropped
+            self._running.add(run)
+        try:
+            yield run
+        finally:
+            _present.run = None
+            with self._guard:
+                self._running.discard(run)
+        self._ended(run, source, dropped)
+
+    def _ended(self, run: ExportRun, source: object, dropped: int) -> None:
+        with self._guard:
+            since, was_failing = self.failing_since, bool(self._failing)
+            if run.is_taken:
+                self._failing.discard(source)
             else:
-                self.failing_since, self._failures = None, 0
-            lost = self.dropped - self._dropped_before
-        if not is_taken and since is None:
+                if not was_failing:
+                    self.failing_since, self._failures, self._dropped_before = time.time(), 0, self.dropped
+                self._failing.add(source)
+                self._failures += 1
+                self.dropped += dropped
+            is_failing = bool(self._failing)
+            if not is_failing:
+                self.failing_since = None
+            failures, lost = self._failures, self.dropped - self._dropped_before
+        if is_failing and not was_failing:
             meanwhile = (
                 "spans are dropped until it does" if self.signal == "traces" else "later exports have newer totals"
             )
-            _log.warning(f"the collector does not take {self.signal}; {meanwhile}", reason=self._why or "no answer")
-        elif is_taken and since is not None:
+            _log.warning(f"the collector does not take {self.signal}; {meanwhile}", reason=run.why or "no answer")
+        elif since is not None and not is_failing:
             _log.info(
                 f"the collector takes {self.signal} again",
                 failed_exports=failures,
@@ -88,17 +116,12 @@ class Exports:
                 **({"spans_dropped": lost} if self.signal == "traces" else {}),
             )
 
-    def failed_attempt(self, why: str) -> None:
-        """An attempt of the running export has failed; it may be repeated."""
-        self._why = why[:_MAX_WHY_CHARS]
-
     @property
     def is_in_outage(self) -> bool:
-        """Whether the collector does not respond: the last export or attempt failed, or the running one hangs."""
-        began = self._began
-        if began is None:
-            return self.failing_since is not None
-        return self.failing_since is not None or bool(self._why) or time.monotonic() - began > LAST_S
+        """Whether the collector does not respond: the last export or attempt failed, or a running one hangs."""
+        now = time.monotonic()
+        with self._guard:
+            return bool(self._failing) or any(run.why or now - run.began > LAST_S for run in self._running)
 
     def finish(self, shutdown: Callable[[], object]) -> None:
         """Runs the SDK's shutdown, which exports a last time, and returns when it has ended or the time is over."""
@@ -115,13 +138,13 @@ class _AttemptFilter(logging.Filter):
     """Gives lines of exports that are counted to these, in place of the log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        exports: Exports | None = getattr(_running, "exports", None)
-        if exports is None:
+        run: ExportRun | None = getattr(_present, "run", None)
+        if run is None:
             return True
         arguments = record.args if isinstance(record.args, tuple) else ()
         code = next((it.name for it in arguments if isinstance(it, Enum)), "")
         if code:  # the endpoint is among the others, and may contain a password
-            exports.failed_attempt(f"{code}: {arguments[-1]}")
+            run.failed(f"{code}: {arguments[-1]}")
         return False
 
 
@@ -130,4 +153,6 @@ _FILTER: Final = _AttemptFilter()
 
 def keep_attempts_quiet() -> None:
     """Has exports that are counted log their outages only. May be called again."""
-    logging.getLogger(_EXPORTER).addFilter(_FILTER)
+    filters = logging.getLogger(_EXPORTER).filters
+    if _FILTER not in filters:
+        filters.insert(0, _FILTER)  # the exporter's own leaves out repeated lines, whichever exporter they are of

@@ -182,9 +182,9 @@ class _BridgedExporter(MetricExporter):
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
         metrics_data = self._bridge.added_to(metrics_data)
-        with self._exports.running():
+        with self._exports.running(self) as run:
             result = self._exporter.export(metrics_data, timeout_millis, **kwargs)
-        self._exports.ended(is_taken=result is MetricExportResult.SUCCESS)
+            run.is_taken = result is MetricExportResult.SUCCESS
         return result
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:

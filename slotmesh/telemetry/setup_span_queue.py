@@ -67,11 +67,10 @@ class BoundedSpans(BatchSpanProcessor):
             self.waiting += 1
         super().on_end(span)
 
-    def left(self, count: int, *, are_taken: bool) -> None:
-        """Counts exported spans, and those that the collector did not accept."""
+    def left(self, count: int) -> None:
+        """These spans wait no longer: they were exported, or dropped."""
         with self._lock:
             self.waiting -= count
-        self.exports.ended(is_taken=are_taken, dropped=count)
 
     def unsound(self, error: Exception) -> None:
         """Counts a span that cannot be encoded. The first one is logged."""
@@ -91,8 +90,10 @@ class _CountingExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Exports them; a batch that raises by halves, so that only spans that cannot be encoded are dropped."""
         try:
-            with self._spans.exports.running():
+            with self._spans.exports.running(dropped=len(spans)) as run:
                 result = self._exporter.export(spans)
+                run.is_taken = result is SpanExportResult.SUCCESS
+                self._spans.left(len(spans))
         except Exception as error:  # noqa: BLE001 - of values of users' code, which may raise anything as they are read
             if len(spans) > 1:
                 half = len(spans) // 2
@@ -101,7 +102,6 @@ class _CountingExporter(SpanExporter):
             else:
                 self._spans.unsound(error)
             return SpanExportResult.FAILURE
-        self._spans.left(len(spans), are_taken=result is SpanExportResult.SUCCESS)
         return result
 
     def shutdown(self) -> None:

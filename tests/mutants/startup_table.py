@@ -128,8 +128,8 @@ STARTUP: Final = (
     mutant(
         "each failed export is a line of the log",
         TELEMETRY,
-        "if not is_taken and since is None:",
-        "if not is_taken:",
+        "if is_failing and not was_failing:",
+        "if is_failing:",
         "tests/unit/telemetry/test_exports.py",
     ),
     mutant(
@@ -137,6 +137,20 @@ STARTUP: Final = (
         TELEMETRY,
         "while last.is_alive() and not self.is_in_outage and",
         "while last.is_alive() and",
+        "tests/unit/telemetry/test_exports.py",
+    ),
+    mutant(
+        "a collector that takes one of two sources ends the outage of the other",
+        TELEMETRY,
+        "self._failing.discard(source)",
+        "self._failing.clear()",
+        "tests/unit/telemetry/test_exports.py",
+    ),
+    mutant(
+        "the exporter's filter of repeated lines hides why an export failed",
+        TELEMETRY,
+        "filters.insert(0, _FILTER)",
+        "filters.append(_FILTER)",
         "tests/unit/telemetry/test_exports.py",
     ),
     mutant(
