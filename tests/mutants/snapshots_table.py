@@ -39,6 +39,13 @@ SNAPSHOTS: Final = (
         _TESTS,
     ),
     mutant(
+        "a file that grows is read without an end",
+        _CODE,
+        "while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):",
+        "while len(data) != size and (more := os.read(descriptor, 1 << 16)):",
+        _TESTS,
+    ),
+    mutant(
         "files that change while they are read become one manifest",
         _CODE,
         "if before.files == found.files:",

@@ -317,12 +317,15 @@ def _manifest_of(root: Path, found: _Found, contents: Mapping[str, _Content]) ->
 
 
 def read_file(place: str, size: int) -> bytes:
-    """The content of a file, of which `size` bytes are expected: with as few system calls as there can be."""
+    """The content of a file, of which `size` bytes are expected: with as few system calls as there can be.
+
+    Of one that has grown, which may never end, a byte more: that is another content than the expected one.
+    """
     descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(descriptor, size + 1)
-        while len(data) != size and (more := os.read(descriptor, max(size, 1 << 16))):
-            data += more  # it has grown, or the system gives less at a time
+        while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
+            data += more  # the system gives less at a time
         return data
     finally:
         os.close(descriptor)

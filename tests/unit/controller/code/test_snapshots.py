@@ -148,6 +148,23 @@ def test_a_file_that_changes_all_the_time_is_refused(project: Project, monkeypat
     assert "counter below" in project.code().problem
 
 
+def test_a_file_that_grows_faster_than_it_is_read_is_refused(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a log or a ledger that handlers write."""
+    growing, reads, read = project.write("ledger"), 0, os.read
+
+    def grow_and_read(descriptor: int, size: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        assert reads < 200, "it is read without an end"
+        with growing.open("a") as file:
+            file.write("x")
+        return read(descriptor, size)
+
+    monkeypatch.setattr(os, "read", grow_and_read)
+    monkeypatch.setattr(project_files, "_PAUSE_S", 0.0)
+    assert "ledger below" in project.code().problem
+
+
 def test_what_was_read_for_the_version_is_what_is_copied(project: Project) -> None:
     code = project.code().code
     project.write("helpers.py", "PRICE = 7")
