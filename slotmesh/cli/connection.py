@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import grpc
@@ -42,6 +42,10 @@ RPCS: Final = {
     for rpc in service.methods
 }
 """The rpcs by the type of the request: each has its own."""
+_MAY_BE: Final = {
+    "controller": "; a requested change may be made nevertheless: `slotmesh history` shows it",
+    "router": "; what was called may have been executed",
+}
 _KINDS: Final = frozenset(ServerKind.values())
 _State = grpc.ChannelConnectivity
 
@@ -108,12 +112,20 @@ class Peer:
                 raise NotOffered(self) from error
             if is_lost(error) and self.kind != "router":
                 raise ConnectionBroke(f"the connection to the {self.kind} at {self.address} broke") from error
+            if failure.reason is Reason.DEADLINE_RUNNING and not said_by_peer:
+                failure = replace(failure, message=self._overdue)
             raise to_exception(failure) from error
 
     def is_another_kind(self, found: str = "") -> CommandFailed:
         """The failure if another server answers. `found`: its kind, if that is known."""
         what_it_is = f": it is a {found}" if found else ""
         return self._unreachable(f"what answers at {self.address} is not a {self.kind}{what_it_is}")
+
+    @property
+    def _overdue(self) -> str:
+        return (
+            f"the {self.kind} at {self.address} was reached, and has not responded in time{_MAY_BE.get(self.kind, '')}"
+        )
 
     def _unanswered(self) -> CommandFailed:
         if self.kind == Role.CONTROLLER:

@@ -17,7 +17,7 @@ from slotmesh.cli.commands.scale import set_num_replicas
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.operator import Operator
-from slotmesh.errors import BackendNotFound
+from slotmesh.errors import BackendNotFound, Executed, SlotmeshError
 from slotmesh.server.info_servicer import InfoServicer
 from slotmesh.server.server import GrpcServer
 from slotmesh.spec.document import parse_mesh
@@ -162,6 +162,17 @@ async def test_a_request_is_repeated_once_with_the_same_id() -> None:
     first, second = silent.requests
     assert first.request_id
     assert first == second
+
+
+async def test_a_controller_that_was_reached_and_does_not_respond_is_named() -> None:
+    async with running_controller() as mesh, tcp_proxy(mesh.controller.address) as proxy:
+        async with Operator.at(proxy.address) as operator:
+            await operator.configuration()
+            proxy.stall()
+            named = rf"the controller at {proxy.address} was reached, and has not responded in time; a requested change"
+            with pytest.raises(SlotmeshError, match=named) as overdue:
+                await operator.send(pb.ListBackendsRequest(), 0.1)
+            assert overdue.value.executed is Executed.UNKNOWN
 
 
 async def test_one_channel_is_open_however_often_a_leader_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
