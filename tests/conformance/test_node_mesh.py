@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from asyncio.subprocess import PIPE, STDOUT
+from asyncio.subprocess import STDOUT
 from collections import defaultdict
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.conformance.node import CLIENT, node
 from tests.support.certificates import Authority
 from tests.support.mesh import started_mesh
 from tests.support.recorder import VARIABLE, Event, read_records
+from tests.support.shell import program
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,16 +31,8 @@ import('./flags.js').then(async ({ connectionOf }) => {
 
 async def run_node(*arguments: str, **env: str) -> tuple[int | None, str]:
     """Exit status and output."""
-    process = await asyncio.create_subprocess_exec(
-        node(), *arguments, cwd=CLIENT, env={**os.environ, **env}, stdout=PIPE, stderr=STDOUT
-    )
-    try:
-        async with asyncio.timeout(30):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    return process.returncode, output.decode()
+    said = await program(node(), *arguments, cwd=CLIENT, env={**os.environ, **env}, stderr=STDOUT)
+    return said.status, said.out
 
 
 async def test_calls_results_and_failures() -> None:

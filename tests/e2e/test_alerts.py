@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -17,6 +15,7 @@ import yaml
 
 import slotmesh
 from slotmesh.client.mesh import Mesh as Client
+from tests.support import shell
 from tests.support.http_client import http
 from tests.support.mesh import ROOT, MeshRun, mesh_run
 from tests.support.prometheus import Prometheus, needs_prometheus, running_prometheus
@@ -93,13 +92,8 @@ async def trouble(client: Client, ingress: str) -> AsyncIterator[None]:
 
 
 async def apply(mesh: MeshRun, file: Path) -> None:
-    command = (sys.executable, "-m", "slotmesh.cli", "apply", str(file), "--yes", "--no-wait")
-    process = await asyncio.create_subprocess_exec(
-        *command, f"--address={mesh.controller_address}", cwd=ROOT, stdout=PIPE, stderr=PIPE
-    )
-    async with asyncio.timeout(60):
-        out, err = await process.communicate()
-    assert process.returncode == 0, (out + err).decode()
+    said = await shell.slotmesh("apply", str(file), "--yes", "--no-wait", f"--address={mesh.controller_address}")
+    assert said.status == 0, said.out + said.err
 
 
 @contextmanager

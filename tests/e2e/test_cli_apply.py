@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -18,8 +19,8 @@ from slotmesh.spec.document import parse_mesh
 from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeReplica
 from tests.support.mesh import ROOT
-from tests.support.shell import Said, slotmesh
-from tests.support.wait import wait_until
+from tests.support.shell import Said, running, slotmesh
+from tests.support.wait import wait_until, within
 
 pytestmark = pytest.mark.asyncio
 
@@ -150,17 +151,11 @@ async def test_on_a_terminal_it_asks_first(mesh: Controlled, tmp_path: Path, ans
     file.write_text(SCALED)
     ours, terminal = pty.openpty()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "slotmesh.cli", "apply", str(file), "--no-wait"),
-            stdin=terminal,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=terminal,
-            cwd=ROOT,
-            env={**os.environ, **at(mesh), "NO_COLOR": "1"},
-        )
-        os.write(ours, f"{answer}\n".encode())
-        async with asyncio.timeout(30.0):
-            await process.communicate()
+        command = sys.executable, "-m", "slotmesh.cli", "apply", str(file), "--no-wait"
+        env = {**os.environ, **at(mesh), "NO_COLOR": "1"}
+        async with running(*command, stdin=terminal, stdout=PIPE, stderr=terminal, cwd=ROOT, env=env) as process:
+            os.write(ours, f"{answer}\n".encode())
+            await within(process.communicate(), "the end of the command", timeout=60.0)
     finally:
         os.close(terminal)
         shown = os.read(ours, 1 << 16).decode()

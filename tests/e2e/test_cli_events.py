@@ -17,7 +17,7 @@ import yaml
 from controller_service.core.event_log import EventKind, Notice
 from tests.support.controllers import Controlled, running_controller
 from tests.support.mesh import ROOT
-from tests.support.shell import Said, slotmesh
+from tests.support.shell import Said, running, slotmesh
 from tests.support.wait import within
 
 pytestmark = pytest.mark.asyncio
@@ -95,30 +95,22 @@ async def test_kinds_and_subjects_are_filters(mesh: Controlled) -> None:
 
 
 async def test_what_comes_follows_the_history_until_ctrl_c(mesh: Controlled) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "slotmesh.cli", "events", "replica/*", "--follow", "-n1", "-o", "json"),
-        stdout=PIPE,
-        stderr=PIPE,
-        cwd=ROOT,
-        env={**os.environ, **at(mesh), "PYTHONFAULTHANDLER": "1"},
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        async with asyncio.timeout(90.0):
-            first = json.loads(await process.stdout.readline())
-            tell(mesh, EventKind.BACKEND_UPDATED, "backend/v2")
-            tell(mesh, EventKind.REPLICA_READY, "replica/c")
-            second = json.loads(await process.stdout.readline())
-            process.send_signal(signal.SIGINT)
-            out, err = await process.communicate()
-    except TimeoutError:
-        process.send_signal(signal.SIGABRT)
-        stacks = await within(process.stderr.read(), "the stacks of its threads", timeout=60.0)
-        raise AssertionError(f"it has not ended:\n{stacks.decode()}") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await within(process.wait(), "the end of the process", timeout=60.0)
+    command = sys.executable, "-m", "slotmesh.cli", "events", "replica/*", "--follow", "-n1", "-o", "json"
+    env = {**os.environ, **at(mesh), "PYTHONFAULTHANDLER": "1"}
+    async with running(*command, stdout=PIPE, stderr=PIPE, cwd=ROOT, env=env) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            async with asyncio.timeout(90.0):
+                first = json.loads(await process.stdout.readline())
+                tell(mesh, EventKind.BACKEND_UPDATED, "backend/v2")
+                tell(mesh, EventKind.REPLICA_READY, "replica/c")
+                second = json.loads(await process.stdout.readline())
+                process.send_signal(signal.SIGINT)
+                out, err = await process.communicate()
+        except TimeoutError:
+            process.send_signal(signal.SIGABRT)
+            stacks = await within(process.stderr.read(), "the stacks of its threads", timeout=60.0)
+            raise AssertionError(f"it has not ended:\n{stacks.decode()}") from None
     assert (first["resource"], second["resource"]) == ("replica/ab", "replica/c")
     assert (process.returncode, out, err) == (130, b"", b"")

@@ -16,7 +16,8 @@ from uuid import uuid4
 import pytest
 
 from tests.support.mesh import MARK, ROOT, MeshRun
-from tests.support.wait import wait_until, within
+from tests.support.shell import slotmesh
+from tests.support.wait import wait_until
 
 REPORT_TIMEOUT_S = 90.0
 
@@ -86,12 +87,9 @@ async def test_without_once_it_stays_up_until_it_is_interrupted(tmp_path: Path) 
     async with example(tmp_path, "--replicas=1", "--seconds=0.1", *ports) as run:
         lines = await lines_until(run, "Ctrl-C")
         command = next(line.split() for line in lines if line.strip().startswith("slotmesh call") and "info" in line)
-        called = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "slotmesh.cli", *command[1:], stdout=PIPE, cwd=ROOT
-        )
-        told, _ = await within(called.communicate(), "the end of the command", timeout=60.0)
-        assert called.returncode == 0
-        assert b'"logistic"' in told
+        called = await slotmesh(*command[1:])
+        assert called.status == 0, called.err
+        assert '"logistic"' in called.out
         run.process.send_signal(signal.SIGINT)
         assert await run.wait_ended() == 0, run.log_text()
 

@@ -17,7 +17,8 @@ from tests.support.faults import faulty_mesh
 from tests.support.mesh import ROOT, MeshRun, started_mesh
 from tests.support.metrics import scraped
 from tests.support.recorder import VARIABLE, Event, read_records
-from tests.support.wait import wait_until, within
+from tests.support.shell import running
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -148,15 +149,13 @@ asyncio.run(main())
 async def test_a_client_that_is_killed_leaks_nothing(tmp_path: Path) -> None:
     file = tmp_path / "records"
     async with started_mesh(HANDLER, replicas=1, env={VARIABLE: str(file)}) as mesh:
-        client = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROGRAM, mesh.router_address, cwd=ROOT, stdout=asyncio.subprocess.PIPE
-        )
-        assert client.stdout is not None
-        assert await client.stdout.readline() == b"running\n"
-        await wait_until(lambda: len(read_records(file)) == 4, what="both calls run")
-        await until(mesh, lambda total: total.reserved == total.ongoing == 2)
-        os.kill(client.pid, signal.SIGKILL)
-        await within(client.wait(), "the end of the client", timeout=60.0)
+        command = sys.executable, "-c", PROGRAM, mesh.router_address
+        async with running(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE) as client:
+            assert client.stdout is not None
+            assert await client.stdout.readline() == b"running\n"
+            await wait_until(lambda: len(read_records(file)) == 4, what="both calls run")
+            await until(mesh, lambda total: total.reserved == total.ongoing == 2)
+            os.kill(client.pid, signal.SIGKILL)
         await until_idle(mesh, within_s=5.0)
         ended = {record.call: record.outcome for record in read_records(file) if record.event is Event.FINISHED}
         assert ended == {"first": "ok", "long-0": "CancelledError", "long-1": "CancelledError"}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-from asyncio.subprocess import PIPE, STDOUT
+from asyncio.subprocess import STDOUT
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ import pytest
 from tests.support.console import Command, commands_of
 from tests.support.consoles import provide
 from tests.support.mesh import ROOT, mesh_run
+from tests.support.shell import program
 from tests.support.snippets import snippets_of
 
 pytestmark = pytest.mark.long
@@ -27,10 +27,7 @@ async def printed(command: Command, http: str, folder: Path) -> str:
     text = command.text.replace("localhost:8080", http)
     path = f"{folder}/bin:{os.environ['PATH']}"
     env = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"}
-    process = await asyncio.create_subprocess_exec("bash", "-c", text, cwd=folder, env=env, stdout=PIPE, stderr=STDOUT)
-    async with asyncio.timeout(30):
-        out, _ = await process.communicate()
-    return out.decode()
+    return (await program("bash", "-c", text, cwd=folder, env=env, stderr=STDOUT)).out
 
 
 @pytest.mark.slow

@@ -13,8 +13,7 @@ import pytest
 import slotmesh as sdk
 from tests.support.mesh import MeshRun, started_mesh
 from tests.support.metrics import scraped
-from tests.support.shell import slotmesh
-from tests.support.wait import within
+from tests.support.shell import running, slotmesh
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio]
 
@@ -94,21 +93,14 @@ async def test_a_replica_that_is_killed_is_ready_no_more() -> None:
 async def test_tap_shows_each_call_once() -> None:
     async with started_mesh("tests.e2e.handlers:Gallery", routers=2) as mesh:
         arguments = ("tap", "Gallery", "--limit", str(2 * (GOOD + BAD)), "--address", mesh.controller_address)
-        tap = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "slotmesh.cli", *arguments, stdout=PIPE, stderr=PIPE
-        )
-        try:
+        command = sys.executable, "-m", "slotmesh.cli", *arguments
+        async with running(*command, stdout=PIPE, stderr=PIPE) as tap, asyncio.timeout(60.0):
             assert tap.stderr is not None
-            async with asyncio.timeout(60.0):
-                heads = sorted([(await tap.stderr.readline()).decode() for _ in mesh.router_addresses])
-                assert heads == sorted(f"slotmesh: tapping Gallery at {it}\n" for it in mesh.router_addresses)
-                for address in mesh.router_addresses:
-                    await call_all(address)
-                out, err = await tap.communicate()
-        finally:
-            if tap.returncode is None:
-                tap.kill()
-                await within(tap.wait(), "the end of the command", timeout=60.0)
+            heads = sorted([(await tap.stderr.readline()).decode() for _ in mesh.router_addresses])
+            assert heads == sorted(f"slotmesh: tapping Gallery at {it}\n" for it in mesh.router_addresses)
+            for address in mesh.router_addresses:
+                await call_all(address)
+            out, err = await tap.communicate()
         assert (tap.returncode, err.decode()) == (0, f"slotmesh: {2 * (GOOD + BAD)} calls shown, 0 dropped\n")
         lines = [json.loads(line) for line in out.splitlines()]
         for address in mesh.router_addresses:
@@ -164,19 +156,12 @@ async def test_calls_shows_what_runs_where_and_what_is_behind_it() -> None:
 async def test_a_wrong_method_is_told_and_sigterm_leaves_the_summary() -> None:
     async with started_mesh("tests.e2e.handlers:Gallery") as mesh:
         arguments = ("tap", "Gallery", "--method", "dubble", "--address", mesh.controller_address)
-        tap = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "slotmesh.cli", *arguments, stdout=PIPE, stderr=PIPE
-        )
-        try:
+        command = sys.executable, "-m", "slotmesh.cli", *arguments
+        async with running(*command, stdout=PIPE, stderr=PIPE) as tap, asyncio.timeout(60.0):
             assert tap.stderr is not None
-            async with asyncio.timeout(60.0):
-                told = [(await tap.stderr.readline()).decode() for _ in range(2)]
-                tap.terminate()
-                _, err = await tap.communicate()
-        finally:
-            if tap.returncode is None:
-                tap.kill()
-                await within(tap.wait(), "the end of the command", timeout=60.0)
+            told = [(await tap.stderr.readline()).decode() for _ in range(2)]
+            tap.terminate()
+            _, err = await tap.communicate()
         assert told[1] == "slotmesh: Gallery has no method dubble now; did you mean double?\n"
         assert (tap.returncode, err.decode()) == (143, "slotmesh: 0 calls shown, 0 dropped\n")
 

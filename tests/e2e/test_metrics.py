@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-from asyncio.subprocess import PIPE
 from urllib.request import urlopen
 
 import pytest
@@ -15,6 +14,7 @@ from slotmesh.telemetry import names
 from slotmesh.telemetry.names import Metric, MetricKind, prometheus_name
 from tests.support.mesh import MeshRun, started_mesh
 from tests.support.metrics import scraped
+from tests.support.shell import Said, program
 
 pytestmark = [pytest.mark.timeout(120)]
 
@@ -99,11 +99,7 @@ async def test_the_checker_of_prometheus_finds_nothing() -> None:
             assert await client.endpoint("Gallery").squares.map([1, 2, 3]) == [1, 4, 9]
         for service, address in (await addresses(mesh)).items():
             text = await asyncio.to_thread(page, address)
-            checker = await asyncio.create_subprocess_exec(
-                "promtool", "check", "metrics", stdin=PIPE, stdout=PIPE, stderr=PIPE
-            )
-            out, err = await checker.communicate(text.encode())
-            assert (checker.returncode, out + err) == (0, b""), service
+            assert await program("promtool", "check", "metrics", stdin=text) == Said(0, "", ""), service
 
 
 def test_kinds_say_what_their_names_end_in() -> None:

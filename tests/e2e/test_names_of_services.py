@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
-from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
 
-from tests.support.shell import slotmesh
+from tests.support.shell import program, slotmesh
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,10 +24,8 @@ def project(tmp_path: Path) -> Path:
 
 async def ended(folder: Path, *command: str) -> tuple[int | None, str]:
     """Runs Python in the folder; returns its exit status and what it has written to stderr."""
-    process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=folder, stdout=PIPE, stderr=PIPE)
-    async with asyncio.timeout(60):
-        _, err = await process.communicate()
-    return process.returncode, err.decode()
+    said = await program(sys.executable, *command, cwd=folder)
+    return said.status, said.err
 
 
 def expected(file: Path, name: str) -> str:

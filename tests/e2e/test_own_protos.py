@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -15,8 +14,8 @@ import yaml
 
 from tests.support.controllers import eventually
 from tests.support.mesh import started_mesh
-from tests.support.shell import slotmesh
-from tests.support.wait import wait_until, within
+from tests.support.shell import program, slotmesh
+from tests.support.wait import wait_until
 
 PROTO = """
 syntax = "proto3";
@@ -80,8 +79,8 @@ async def generate(folder: Path) -> None:
     """As `protoc` does, beside the protos."""
     protos = ["shop/orders.proto", "shop/money.proto"]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--grpc_python_out=.", *protos]
-    process = await asyncio.create_subprocess_exec(*command, cwd=folder)
-    assert await within(process.wait(), "the end of the process", timeout=60.0) == 0
+    said = await program(*command, cwd=folder)
+    assert said.status == 0, said.err
 
 
 def order(item: str, cents: int) -> bytes:

@@ -27,7 +27,8 @@ from slotmesh.v1 import slot_service_pb2, slot_service_pb2_grpc
 from tests.e2e.secretive_handlers import SECRETS
 from tests.support.mesh import ROOT, MeshRun, started_mesh
 from tests.support.metrics import scraped_text
-from tests.support.wait import wait_until, within
+from tests.support.shell import running
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120), pytest.mark.slow, pytest.mark.long]
 
@@ -77,16 +78,9 @@ def document(backend: str, handler: str, stage: str = "") -> str:
 @asynccontextmanager
 async def command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """`slotmesh …`, ended with the block."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "slotmesh.cli", *arguments, cwd=ROOT, stdout=PIPE, stderr=PIPE
-    )
-    try:
+    full = sys.executable, "-m", "slotmesh.cli", *arguments
+    async with running(*full, cwd=ROOT, stdout=PIPE, stderr=PIPE) as process:
         yield process
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await within(process.wait(), "the end of the process", timeout=60.0)
 
 
 async def printed(*arguments: str) -> str:

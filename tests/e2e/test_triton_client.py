@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.support.mesh import ROOT, mesh_run
-from tests.support.wait import within
+from tests.support.shell import program
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.long]
 
@@ -30,16 +28,9 @@ endpoints:
 
 
 async def run_program(address: str, path: Path = PROGRAM) -> Any:
-    program = await asyncio.create_subprocess_exec(PYTHON, path, address, stdout=PIPE, stderr=PIPE)
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            printed, complaints = await program.communicate()
-    finally:
-        if program.returncode is None:
-            program.kill()
-            await within(program.wait(), "the end of the process", timeout=60.0)
-    assert program.returncode == 0, complaints.decode()
-    return json.loads(printed)
+    said = await program(PYTHON, path, address, timeout=TIMEOUT_S)
+    assert said.status == 0, said.err
+    return json.loads(said.out)
 
 
 @pytest.mark.slow

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
-from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +11,7 @@ import pytest
 
 from tests.e2e.test_triton_client import MESH, PORTS, PYTHON, run_program
 from tests.support.mesh import mesh_run
+from tests.support.shell import program
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.long]
 
@@ -110,9 +109,7 @@ async def test_curl_as_it_comes(tmp_path: Path) -> None:
         assert "error" in json.loads(await curl("-d", "{", f"{model}/infer"))
 
 
-async def curl(*arguments: str) -> bytes:
-    process = await asyncio.create_subprocess_exec("curl", "-s", "-S", *arguments, stdout=PIPE, stderr=PIPE)
-    async with asyncio.timeout(30):
-        printed, complaints = await process.communicate()
-    assert process.returncode == 0, complaints.decode()
-    return printed
+async def curl(*arguments: str) -> str:
+    said = await program("curl", "-s", "-S", *arguments)
+    assert said.status == 0, said.err
+    return said.out

@@ -6,19 +6,17 @@ of its own any number of lines.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.support.mesh import ROOT
+from tests.support.shell import program
 from tests.support.snippets import Snippet
-from tests.support.wait import within
 
 COMMAND_S: Final = 90.0
 OF_ROUTERS: Final = ("call",)
@@ -65,24 +63,11 @@ async def run_typed(each: Typed, folder: Path) -> str:
         AssertionError: it failed, or printed something else than the document says.
     """
     env = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "NO_COLOR": "1", "COLUMNS": "200"}
-    process = await asyncio.create_subprocess_exec(
-        *("bash", "-e", "-c", each.command),
-        cwd=folder,
-        env={**env, "PYTHONPATH": str(ROOT)},
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    try:
-        async with asyncio.timeout(COMMAND_S):
-            out, err = (it.decode() for it in await process.communicate())
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await within(process.wait(), "the end of the process", timeout=60.0)
-    assert process.returncode == 0, f"{each.where}: {each.command}\n{out}{err}"
-    assert is_printed(each.prints, out), f"{each.where}: {each.command} printed:\n{out}{err}"
-    return out
+    env = {**env, "PYTHONPATH": str(ROOT)}
+    said = await program("bash", "-e", "-c", each.command, timeout=COMMAND_S, cwd=folder, env=env)
+    assert said.status == 0, f"{each.where}: {each.command}\n{said.out}{said.err}"
+    assert is_printed(each.prints, said.out), f"{each.where}: {each.command} printed:\n{said.out}{said.err}"
+    return said.out
 
 
 def provide(folder: Path, addresses: Mapping[str, str]) -> None:

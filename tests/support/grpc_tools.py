@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from asyncio.subprocess import STDOUT
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -14,7 +13,7 @@ import pytest
 
 from tests.support.console import Command
 from tests.support.mesh import ROOT
-from tests.support.wait import within
+from tests.support.shell import program
 
 TOOLS: Final = ROOT / ".tools" / "grpc"
 _VALUE: Final = re.compile(r'"(\w+)": "([^"]*)"')
@@ -44,17 +43,9 @@ class Terminal:
             text = text.replace(shown, real)
         # A route has a `path`, too.
         environment = {**os.environ, **self._values, "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}"}
-        shell = await asyncio.create_subprocess_exec(
-            "bash", "-u", "-c", text, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=environment, cwd=self._folder
-        )
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                printed, _ = await shell.communicate()
-        finally:
-            if shell.returncode is None:
-                shell.kill()
-                await within(shell.wait(), "the end of the process", timeout=60.0)
-        output = printed.decode()
+        bash = "bash", "-u", "-c", text
+        said = await program(*bash, timeout=_TIMEOUT_S, stderr=STDOUT, env=environment, cwd=self._folder)
+        output = said.out
         for name, value in reversed(_VALUE.findall(output)):
             self._values[re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()] = value
         return output

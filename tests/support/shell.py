@@ -1,14 +1,16 @@
-"""The command line as people use it: a process, what it was given, what it said."""
+"""Programs as people run them, `slotmesh` first: what they were given, what they said. None outlives its block."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from asyncio.subprocess import PIPE
-from collections.abc import Mapping
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.support.mesh import ROOT
 from tests.support.wait import within
@@ -19,7 +21,7 @@ COMMAND_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """How a command ended."""
+    """How a program ended."""
 
     status: int
     out: str
@@ -35,23 +37,31 @@ async def slotmesh(
     python: str = sys.executable,
 ) -> Said:
     """Runs `slotmesh ARGUMENTS` to its end. `env` adds to the environment; `python` has another slotmesh."""
-    process = await asyncio.create_subprocess_exec(
-        python,
-        "-m",
-        "slotmesh.cli",
-        *arguments,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        cwd=ROOT if cwd is None else cwd,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200", **(env or {})},
-    )
+    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", **(env or {})}
+    cwd = ROOT if cwd is None else cwd
+    return await program(python, "-m", "slotmesh.cli", *arguments, stdin=stdin, timeout=timeout, cwd=cwd, env=env)
+
+
+async def program(
+    *command: str | Path, stdin: str = "", timeout: float = COMMAND_TIMEOUT_S, stderr: int = PIPE, **options: Any
+) -> Said:
+    """Runs a program to its end. `options`: of `asyncio.create_subprocess_exec`."""
+    async with running(*command, stdin=PIPE, stdout=PIPE, stderr=stderr, **options) as process:
+        what = f"the end of {' '.join(map(str, command))[:200]}"
+        out, err = await within(process.communicate(stdin.encode()), what, timeout=timeout)
+    assert process.returncode is not None
+    return Said(process.returncode, out.decode(errors="replace"), (err or b"").decode(errors="replace"))
+
+
+@asynccontextmanager
+async def running(*command: str | Path, **options: Any) -> AsyncIterator[Process]:
+    """A process, which is killed at the end of the block if it has not ended. `options`: as `program`."""
+    process = await asyncio.create_subprocess_exec(*command, **options)
     try:
-        async with asyncio.timeout(timeout):
-            out, err = await process.communicate(stdin.encode())
+        yield process
     finally:
         if process.returncode is None:
-            process.kill()
-            await within(process.wait(), "the end of the process", timeout=60.0)
-    assert process.returncode is not None
-    return Said(process.returncode, out.decode(), err.decode())
+            with suppress(ProcessLookupError):
+                process.kill()
+        await within(process.communicate(), "the end of the process", timeout=60.0)
+        await asyncio.sleep(0)  # the transport closes its pipes in a callback

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from asyncio import create_subprocess_exec
-from asyncio.subprocess import PIPE
 from itertools import groupby
 from pathlib import Path
 
@@ -13,8 +10,8 @@ import pytest
 
 from slotmesh.spec.document import parse_mesh
 from tests.support.mesh import ROOT, mesh_run
+from tests.support.shell import slotmesh
 from tests.support.snippets import Snippet, run_python, snippets_of
-from tests.support.wait import within
 
 DOCUMENT = ROOT / "docs" / "handlers.md"
 SNIPPETS = snippets_of(DOCUMENT)
@@ -72,13 +69,8 @@ async def test_commands_print_what_they_say(tmp_path: Path) -> None:
         await mesh.wait_ready()
         words = re.findall(r"'([^']*)'|(\S+)", call.removeprefix("$ slotmesh "))
         flags = ["--address", mesh.router_address]
-        process = await create_subprocess_exec(
-            *(sys.executable, "-m", "slotmesh.cli", *(quoted or plain for quoted, plain in words), *flags),
-            cwd=ROOT,
-            stdout=PIPE,
-        )
-        out, _ = await within(process.communicate(), "the end of the process", timeout=60.0)
-    assert out.decode().strip() == answer
+        said = await slotmesh(*(quoted or plain for quoted, plain in words), *flags)
+    assert said.out.strip() == answer
 
 
 @pytest.mark.asyncio

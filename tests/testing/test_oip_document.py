@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
-from asyncio.subprocess import PIPE, STDOUT
+from asyncio.subprocess import STDOUT
 from collections.abc import AsyncIterator
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +17,7 @@ from slotmesh.oip.model import EXTENSIONS
 from tests.e2e.test_triton_client import PYTHON
 from tests.support.console import commands_of
 from tests.support.mesh import ROOT, MeshRun, started_mesh
+from tests.support.shell import program
 from tests.support.snippets import run_python, snippets_of
 
 DOCUMENT = ROOT / "docs" / "oip.md"
@@ -56,10 +56,8 @@ def addressed(text: str, mesh: MeshRun) -> str:
 
 
 async def printed(*command: str | Path) -> tuple[int | None, str]:
-    run = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
-    async with asyncio.timeout(60):
-        output, _ = await run.communicate()
-    return run.returncode, output.decode()
+    said = await program(*command, stderr=STDOUT)
+    return said.status, said.out
 
 
 @pytest.mark.long
@@ -70,8 +68,8 @@ async def test_lines_for_tritons_clients_run(classifier: MeshRun) -> None:
     (by_grpc,) = (each.text for each in SNIPPETS if each.language == "triton")
     by_http = by_grpc.replace("tritonclient.grpc", "tritonclient.http").replace("localhost:7071", "localhost:8080")
     assert "grpc" not in by_http
-    for program in (by_grpc, by_http):
-        status, output = await printed(PYTHON, "-c", addressed(program, classifier))
+    for text in (by_grpc, by_http):
+        status, output = await printed(PYTHON, "-c", addressed(text, classifier))
         assert status == 0, output
 
 

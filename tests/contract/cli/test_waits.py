@@ -23,7 +23,7 @@ from tests.contract.controller.test_launching import make_ready
 from tests.contract.controller.test_rollouts import is_in
 from tests.support.controllers import Controlled, eventually, running_controller
 from tests.support.mesh import ROOT
-from tests.support.shell import Said, slotmesh
+from tests.support.shell import Said, running, slotmesh
 from tests.support.tcp_proxy import tcp_proxy
 from tests.support.wait import wait_until, within
 
@@ -129,23 +129,13 @@ async def test_a_backend_that_fails_is_not_ready_because_its_file_is_applied_aga
 
 @asynccontextmanager
 async def command(address: str, *arguments: str, stdin: str = "") -> AsyncIterator[Process]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "slotmesh.cli", *arguments),
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        cwd=ROOT,
-        env={**os.environ, **at(address), "NO_COLOR": "1"},
-    )
-    try:
+    full = sys.executable, "-m", "slotmesh.cli", *arguments
+    env = {**os.environ, **at(address), "NO_COLOR": "1"}
+    async with running(*full, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT, env=env) as process:
         assert process.stdin is not None
         process.stdin.write(stdin.encode())
         process.stdin.close()
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await within(process.wait(), "the end of the command", timeout=60.0)
 
 
 async def waits(process: Process) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -26,7 +24,8 @@ from tests.contract.controller.test_launching import make_ready
 from tests.contract.controller.test_operators import refused
 from tests.support.controllers import Controlled, as_if_killed, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, owners
-from tests.support.wait import wait_until, within
+from tests.support.shell import program
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -206,12 +205,8 @@ async def test_the_command_forgets_each_that_it_names_and_stops_at_one_that_is_c
 
         async def run(*arguments: str) -> tuple[int, str, str]:
             command = [sys.executable, "-m", "slotmesh.cli", "forget", f"--controller={mesh.controller.address}"]
-            process = await asyncio.create_subprocess_exec(
-                *command, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
-            )
-            out, err = await within(process.communicate(), "the end of the process", timeout=60.0)
-            assert process.returncode is not None
-            return process.returncode, out.decode(), err.decode()
+            said = await program(*command, *arguments)
+            return said.status, said.out, said.err
 
         assert await run("replica/lost") == (0, "forgotten replica/lost\n", "")
         assert await run("lost", "--output=name") == (

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -29,7 +27,8 @@ from tests.support.controllers import eventually
 from tests.support.http_client import HttpAnswer, http_connection
 from tests.support.mesh import ROOT
 from tests.support.replicas import HANDLERS, running_replica
-from tests.support.wait import wait_until, within
+from tests.support.shell import program
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.long]
 
@@ -55,18 +54,10 @@ class Volumes:
             (programs / name).write_text(f"#!/bin/sh\n{text}\n", "utf-8")
             (programs / name).chmod(0o755)
         script = ROOT / "deploy" / "compose" / "certs.sh"
-        process = await asyncio.create_subprocess_exec(
-            "sh",
-            str(script),
-            *command,
-            cwd=ROOT,
-            env={**os.environ, "VOLUMES": str(self.folder), "PATH": f"{programs}:{os.environ['PATH']}"},
-            stdout=PIPE,
-            stderr=PIPE,
-        )
-        out, err = await within(process.communicate(), "the end of the process", timeout=60.0)
-        assert process.returncode == 0, (out + err).decode()
-        return out.decode().strip()
+        env = {**os.environ, "VOLUMES": str(self.folder), "PATH": f"{programs}:{os.environ['PATH']}"}
+        said = await program("sh", script, *command, cwd=ROOT, env=env)
+        assert said.status == 0, said.out + said.err
+        return said.out.strip()
 
     def of(self, service: str) -> Path:
         """The one that is mounted at /certs of a service."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from slotmesh.security.tls import TlsSource
 from slotmesh.telemetry.setup import setup_metrics
 from tests.support.certificates import Authority
 from tests.support.mesh import ROOT
+from tests.support.shell import program
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -48,9 +48,7 @@ async def is_healthy(file: Path, address: str, certs: Path | None = None) -> boo
     assert text.count(port), "the check has no port"
     if certs is not None:
         text = text.replace("/certs/", f"{certs}/")
-    process = await asyncio.create_subprocess_exec("bash", "-c", text, stdout=DEVNULL, stderr=DEVNULL)
-    async with asyncio.timeout(30):
-        return await process.wait() == 0
+    return (await program("bash", "-c", text)).status == 0
 
 
 class Service:

@@ -15,6 +15,7 @@ from slotmesh.units import parse_host_port
 from tests.contract.ingress.handlers import Kinds
 from tests.support.http_client import http_connection, request_bytes
 from tests.support.ingresses import ServedMesh, served_mesh
+from tests.support.shell import program
 from tests.support.wait import wait_until, within
 
 LEFT_S = 10.0
@@ -92,9 +93,8 @@ async def test_a_body_that_nobody_reads_stops_no_request_behind_it(
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 async def test_curl_that_asks_for_http2(served: ServedMesh, kinds: Kinds) -> None:
     curl = ("curl", "-sS", "--http2", "--max-time", "20", f"http://{served.address}/kinds/add", "--json", "[41]")
-    process = await asyncio.create_subprocess_exec(*curl, stdout=asyncio.subprocess.PIPE)
-    answer, _ = await within(process.communicate(), "the end of the process", timeout=60.0)
-    assert (answer, kinds.calls) == (b"42", 1)
+    answer = await program(*curl)
+    assert (answer.out, kinds.calls) == ("42", 1)
 
 
 @pytest.mark.parametrize(

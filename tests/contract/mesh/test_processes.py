@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -15,7 +16,8 @@ import pytest
 from slotmesh.runtime.main import run
 from slotmesh.runtime.parent import ORPHANED_EXIT_CODE, AnnouncePipe, ParentPipe, announce, watch_parent
 from slotmesh.runtime.signals import stop_signals
-from tests.support.wait import wait_until, within
+from tests.support.shell import running
+from tests.support.wait import wait_until
 
 PROGRAM = """
 import asyncio, sys
@@ -53,23 +55,9 @@ run(main)
 async def program(
     body: str, *arguments: str, pass_fds: tuple[int, ...] = ()
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        PROGRAM.format(body=body),
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        pass_fds=pass_fds,
-    )
-    try:
+    command = sys.executable, "-c", PROGRAM.format(body=body), *arguments
+    async with running(*command, stdout=PIPE, stderr=PIPE, pass_fds=pass_fds) as process:
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await within(process.communicate(), "the end of the process", timeout=60.0)
-        # The transport closes its pipes in a callback.
-        await asyncio.sleep(0)
 
 
 async def line(process: asyncio.subprocess.Process) -> str:

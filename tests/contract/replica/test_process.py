@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,8 +22,9 @@ from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
 from slotmesh.v1 import call_pb2
+from tests.support.shell import running
 from tests.support.tiers import long
-from tests.support.wait import wait_until, within
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -112,24 +114,10 @@ def here(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def replica(here: Path, *flags: str, pass_fds: tuple[int, ...] = ()) -> AsyncIterator[asyncio.subprocess.Process]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLOTMESH_")}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "replica_service",
-        *flags,
-        cwd=here,
-        env={**environment, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        pass_fds=pass_fds,
-    )
-    try:
+    command = sys.executable, "-m", "replica_service", *flags
+    env = {**environment, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    async with running(*command, cwd=here, env=env, stdout=PIPE, stderr=PIPE, pass_fds=pass_fds) as process:
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await within(process.communicate(), "the end of the process", timeout=60.0)
-        await asyncio.sleep(0)  # the transport closes its pipes in a callback
 
 
 async def outcome(here: Path, *flags: str) -> tuple[int, str, str]:
