@@ -116,7 +116,9 @@ class OwnRpcServicer:
         payload = b"" if isinstance(outcome, DeliverDone) else joined(outcome.payloads[0])
         if (message := message_alone(payload)) is not None:
             if len(message) > MAX_INLINE_BYTES:
-                await self._fail(context, convert.result_too_large(len(message)), call.endpoint)
+                await self._fail(
+                    context, convert.result_too_large(len(message), convert.STREAM_RESPONSES), call.endpoint
+                )
             return message
         response = b""
         try:
@@ -148,7 +150,7 @@ class OwnRpcServicer:
         if request is None:
             await self._fail(context, _NO_REQUEST, call.endpoint)
         if len(request) > MAX_INLINE_BYTES:
-            await self._fail(context, convert.too_large(len(request)), call.endpoint)
+            await self._fail(context, convert.too_large(len(request), fix=convert.STREAM_REQUESTS), call.endpoint)
         identified = call.identified(path, request)
         if isinstance(identified, Failure):
             await self._fail(context, identified, call.endpoint)
@@ -177,7 +179,7 @@ class OwnRpcServicer:
         if isinstance(found, OwnCall) and kind not in {None, found.rpc}:
             found = _unknown(path, " of this kind")  # the table has just changed
         if isinstance(found, OwnCall) and len(request) > MAX_INLINE_BYTES:
-            found = convert.too_large(len(request))
+            found = convert.too_large(len(request), fix=convert.STREAM_REQUESTS)
         elif isinstance(found, OwnCall) and kind is not None:
             found = found.identified(path, request)
         if isinstance(found, Failure):

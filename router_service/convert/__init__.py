@@ -13,6 +13,9 @@ from router_service.convert.options import (
     with_request,
 )
 from router_service.convert.runs import (
+    SPLIT_BATCH,
+    STREAM_REQUESTS,
+    STREAM_RESPONSES,
     add_batch,
     capacity_from_wire,
     evicted_of,
@@ -44,6 +47,9 @@ from router_service.convert.table import described
 from router_service.convert.table_parts import DeltaAssembly, TableAssembly, table_to_parts
 
 __all__ = [
+    "SPLIT_BATCH",
+    "STREAM_REQUESTS",
+    "STREAM_RESPONSES",
     "DeltaAssembly",
     "OptionsByKey",
     "ShownMetadata",

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from math import inf, isfinite
 from types import MappingProxyType
+from typing import Final
 
 from router_service.convert.options import put_identity
 from router_service.core.callers import CREDITS
@@ -36,9 +37,15 @@ MAX_WAITED_US = 10**15
 """About thirty years: the bound of the age that clients report for resent calls."""
 
 
-def too_large(size: int, limit: int = MAX_INLINE_BYTES) -> Failure:
-    """The failure for a call whose payload is too large."""
-    way_out = "; larger ones are sent in chunks" if limit == MAX_INLINE_BYTES else ""
+STREAM_REQUESTS: Final = "an rpc that streams requests takes more in several of them"
+STREAM_RESPONSES: Final = "an rpc that streams responses returns more in several of them"
+SPLIT_BATCH: Final = "split the batch"
+"""The ways out where there are no chunks: of rpcs of users' own protos, and of inferences."""
+
+
+def too_large(size: int, limit: int = MAX_INLINE_BYTES, fix: str = "larger ones are sent in chunks") -> Failure:
+    """The failure for a call whose payload is too large. `fix`: for the usual limit."""
+    way_out = f"; {fix}" if limit == MAX_INLINE_BYTES else ""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
         message=f"the payload has {size} bytes; at most {limit} bytes are allowed{way_out}",

@@ -313,9 +313,9 @@ def queue_timeout(run: RouterRun, limit_s: float, why: str) -> Failure:
     )
 
 
-def replica_lost(replica: KnownReplica, why: str, *, sent_values: bool = False) -> Failure:
-    """The link broke before the replica answered; `sent_values`: some values of the call had arrived."""
-    when = "after some values of the call, before their end" if sent_values else "before it answered"
+def replica_lost(replica: KnownReplica, why: str, *, has_begun: bool = False) -> Failure:
+    """The link broke before the replica answered; `has_begun`: the handler of the call is known to have begun."""
+    when = "after the handler had begun, before the call had ended" if has_begun else "before it answered"
     return Failure(
         reason=Reason.REPLICA_LOST,
         message=f"the connection to replica {replica.replica_id} broke {when}: {why}",

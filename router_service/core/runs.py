@@ -306,8 +306,8 @@ class Sent:
     """
 
     __slots__ = (
-        *("asked", "call_ns", "count", "first", "is_cold", "lo", "owner_epoch"),
-        *("remaining", "replica", "run", "sent_at", "states", "valued"),
+        *("asked", "begun", "call_ns", "count", "first", "is_cold", "lo", "owner_epoch"),
+        *("remaining", "replica", "run", "sent_at", "states"),
     )
 
     takes_room: ClassVar[bool] = True
@@ -326,8 +326,8 @@ class Sent:
         None while all are OPEN."""
         self.asked: dict[int, Failure] | None = None
         """Calls that fail unless the replica reports that they have ended: offset -> the failure to deliver then."""
-        self.valued: set[int] | None = None
-        """Offsets of calls of which a value has arrived: they were executed, and are not sent again."""
+        self.begun: set[int] | None = None
+        """Offsets of calls whose handler is known to have begun: they are not sent again. Others may have, too."""
         self.replica = replica
         self.owner_epoch = owner_epoch
         """Epoch of the partition's owner at sending; 0 without an ordering key, and where each call has its own."""
@@ -369,11 +369,11 @@ class Sent:
             return [(offset, end - offset)] if self.remaining else []
         return _open_spans(self.states, offset, end)
 
-    def note_value(self, offset: int) -> None:
-        """A value of this call has arrived."""
-        if self.valued is None:
-            self.valued = set()
-        self.valued.add(offset)
+    def note_begun(self, offset: int) -> None:
+        """The handler of this call has begun."""
+        if self.begun is None:
+            self.begun = set()
+        self.begun.add(offset)
 
     def abandon(self, offset: int, count: int) -> None:
         """No caller waits for the open ones among these calls any more."""

@@ -146,15 +146,22 @@ _COMMANDS: Final = (
     mutant(
         "a stream that is cut after some values broke before it answered",
         "router_service/core",
-        'when = "after some values of the call, before their end" if sent_values else',
-        'when = "before it answered" if sent_values else',
+        'when = "after the handler had begun, before the call had ended" if has_begun else',
+        'when = "before it answered" if has_begun else',
         "tests/contract/router/test_streaming.py",
     ),
     mutant(
         "a call with a value that fails may have been executed",
         "router_service/core",
-        "begun = replace(failure, executed=Executed.YES)",
-        "begun = failure",
+        "executed = replace(failure, executed=Executed.YES)",
+        "executed = failure",
+        "tests/unit/router/features/test_streaming_calls.py",
+    ),
+    mutant(
+        "a call whose handler takes requests may not have been executed",
+        "router_service/core",
+        "                sent.note_begun(offset)\n                step.commands",
+        "                step.commands",
         "tests/unit/router/features/test_streaming_calls.py",
     ),
     mutant(

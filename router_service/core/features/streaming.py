@@ -41,7 +41,7 @@ class Streaming(Feature):
                     continue
                 if sent.states is not None and sent.states[offset] != OPEN:
                     continue
-                sent.note_value(offset)
+                sent.note_begun(offset)
                 given = payloads[begin:at]
                 limit = caller.max_value_bytes
                 fit = next((place for place, payload in enumerate(given) if len(payload) > limit), len(given))
@@ -65,7 +65,9 @@ class Streaming(Feature):
             sent = replica.inflight.get(run_id) or replica.inflight.covering(run_id)
             if sent is None or not sent.run.options.takes_requests:
                 continue
-            if sent.states is None or sent.states[run_id - sent.first] == OPEN:
+            offset = run_id - sent.first
+            if sent.states is None or sent.states[offset] == OPEN:
+                sent.note_begun(offset)
                 step.commands.append(DeliverTaken(sent.run.caller, replica, run_id, count, replica.links))
 
     def outcomes_left(self, event: StreamedOutcomesLeft, _step: Step) -> None:

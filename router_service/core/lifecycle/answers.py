@@ -25,6 +25,7 @@ from router_service.core.events import RunsCompleted, RunsRefused
 from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import Features
 from router_service.core.lifecycle.intake import RoutingIntake
+from router_service.core.lifecycle.outcomes import by_beginning
 from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.look_ups import LookUp, not_looked_up
 from router_service.core.replicas.backends import RoutedBackend
@@ -115,16 +116,16 @@ class Answers:
             elif type(each) is not LookUp and not each.run.recovers:
                 returned += self.hand_back(each, each.open_parts(), step)
         failure = failures.replica_lost(replica, why)
-        amid_values = failures.replica_lost(replica, why, sent_values=True)
+        amid_call = failures.replica_lost(replica, why, has_begun=True)
         lost = replica.lose()
         for sent in lost:
             sent.run.sents.remove(sent)
         # What was to be recovered has been executed there, or was about to be.
         for sent in (*lost, *(each for each in unsent if each.run.recovers)):
-            for offset in sorted(sent.valued or ()):
-                # Its caller has values: to execute it again would bring them twice.
+            for offset in sorted(sent.begun or ()):
+                # Its caller has values, or its requests are gone: it cannot be executed again.
                 for lo, count in sent.open_parts(offset, 1):
-                    self._outcomes.failed(sent, lo, count, amid_values, step)
+                    self._outcomes.failed(sent, lo, count, amid_call, step)
                     sent.abandon(lo, count)
             for lo, count in () if type(sent) is LookUp else sent.open_parts():
                 if sent.run.earlier is Earlier.FETCHED:
@@ -241,10 +242,11 @@ class Answers:
                 is_bound = sent.run.recovers or type(sent) is LookUp
                 if sent.run.partition is not None and not is_bound:
                     sent.run.partition.refused(sent.owner_epoch, lo, fresh)
-                if is_bound or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh)):
-                    self._outcomes.answered_with(sent, lo, fresh, failure, step)
-                else:
-                    returned += self._retry_or_fail(replica.backend, sent, lo, fresh, failure, step)
+                for at, many, has_begun in by_beginning(sent, lo, fresh):
+                    if is_bound or has_begun:
+                        self._outcomes.answered_with(sent, at, many, failure, step)
+                    else:
+                        returned += self._retry_or_fail(replica.backend, sent, at, many, failure, step)
             left.append((sent, offset, count, not sent.remaining))
         self._intake.put_back(returned, replica.backend, step)
         for sent, offset, count, is_last in left:

@@ -2,8 +2,8 @@
 
 Purpose: turns what happened to runs into deliveries, and updates the accounting of runs and callers.
 Invariants: `run.unanswered` falls by the calls of each delivery and ends at 0; then the run leaves its caller's `runs`.
-A failure of a call whose earlier attempt was lost never states that the call was not executed, and one of a call of
-which a value has arrived states that it was. Shadows end here too, and are only counted: no caller waits for them.
+A failure of a call whose earlier attempt was lost never states that the call was not executed, and one of a call whose
+handler is known to have begun states that it was. Shadows end here too, and are only counted: no caller waits for them.
 Owner: the scheduler.
 """
 
@@ -127,7 +127,7 @@ class CallerOutcomes:
     def failed(self, sent: Sent, lo: int, count: int, failure: Failure, step: Step) -> None:
         """`count` calls of the slice, from offset `lo`, failed, as the router found."""
         backend = sent.replica.backend_name
-        for at, many, true in _by_values(sent, lo, count, failure):
+        for at, many, true in _with_truth(sent, lo, count, failure):
             self._fail(sent.run, sent.lo + at, many, true, step, backend=backend, sent=sent)
 
     def forget(self, run: RouterRun, step: Step) -> None:
@@ -241,7 +241,7 @@ class CallerOutcomes:
         `is_kept`: their replica keeps the outcome until the caller has acknowledged it, except of a call with several.
         """
         keeper = sent.replica if is_kept and not sent.run.options.streaming else None
-        for at, many, true in _by_values(sent, lo, count, failure):
+        for at, many, true in _with_truth(sent, lo, count, failure):
             self._fail(sent.run, sent.lo + at, many, true, step, keeper, sent.first + at, backend=backend, sent=sent)
 
     def _fail(
@@ -303,13 +303,18 @@ class CallerOutcomes:
             step.advance(run, LAST_OUTCOME)
 
 
-def _by_values(sent: Sent, lo: int, count: int, failure: Failure) -> Iterable[tuple[int, int, Failure]]:
-    """What these calls of the slice fail with, as (offset, count, failure): with a value, a call has run."""
-    valued = sent.valued
-    if not valued or failure.executed is not Executed.UNKNOWN:
+def by_beginning(sent: Sent, lo: int, count: int) -> Iterable[tuple[int, int, bool]]:
+    """Calls of the slice, from offset `lo`, as (offset, count, whether their handlers are known to have begun)."""
+    begun = sent.begun
+    return [(at, 1, at in begun) for at in range(lo, lo + count)] if begun else ((lo, count, False),)
+
+
+def _with_truth(sent: Sent, lo: int, count: int, failure: Failure) -> Iterable[tuple[int, int, Failure]]:
+    """What these calls fail with, as (offset, count, failure): one whose handler has begun was executed."""
+    if not sent.begun or failure.executed is not Executed.UNKNOWN:
         return ((lo, count, failure),)
-    begun = replace(failure, executed=Executed.YES)
-    return [(at, 1, begun if at in valued else failure) for at in range(lo, lo + count)]
+    executed = replace(failure, executed=Executed.YES)
+    return [(at, many, executed if has_begun else failure) for at, many, has_begun in by_beginning(sent, lo, count)]
 
 
 def _follows(last: DeliverResults, run: RouterRun, first: int, content_type: str, replica: RoutedReplica) -> bool:

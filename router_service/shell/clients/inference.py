@@ -80,7 +80,7 @@ class InferenceCalls:
             return error.failure
         payload = payload_of(request.inputs, len(request.inputs)) if request.inputs else _NO_PAYLOAD
         if len(payload) > MAX_INLINE_BYTES:
-            return convert.too_large(len(payload))
+            return convert.too_large(len(payload), fix=convert.SPLIT_BATCH)
         method, yields = self._method(endpoint, request.version, meaning)
         if isinstance(method, Failure):
             return method
@@ -146,7 +146,7 @@ class InferenceCalls:
     def _answer_of(self, prepared: PreparedInference, outcome: DeliverResults) -> InferenceAnswer | Failure:
         payload = joined(outcome.payloads[0])
         if len(payload) > MAX_INLINE_BYTES:
-            return convert.result_too_large(len(payload))
+            return convert.result_too_large(len(payload), convert.SPLIT_BATCH)
         return answer_of(prepared.request, payload, outcome.replica.backend.name)
 
     def _method(self, name: str, version: str, meaning: ParameterMeaning) -> tuple[str | Failure, bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from google.protobuf.descriptor import FileDescriptor
@@ -225,7 +226,8 @@ class PassedCall:
                 if request is None:
                     await asyncio.sleep(END_PAUSE_S)  # this task ends here where the client has left
                 elif len(request) > MAX_INLINE_BYTES:
-                    self._deliveries.put_nowait(convert.too_large(len(request)))
+                    failure = convert.too_large(len(request), fix="send more in several requests")
+                    self._deliveries.put_nowait(replace(failure, executed=Executed.YES))
                     return
                 if self._is_over or not self._take(self._begun, request) or request is None:
                     return
@@ -277,7 +279,7 @@ class PassedCall:
                     return None
                 case DeliverResults(payloads=payloads):
                     if (size := len(payloads[0])) > MAX_INLINE_BYTES:
-                        return convert.result_too_large(size)
+                        return convert.result_too_large(size, convert.STREAM_RESPONSES)
                     return await self._pass(joined(payloads[0]))
                 case failure:
                     return failure

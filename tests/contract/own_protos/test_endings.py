@@ -19,6 +19,7 @@ from examples.own_proto.greeter_pb2_grpc import GreeterServicer
 from slotmesh.spec.descriptor_sets import Files, read_services, services_of_files
 from slotmesh.spec.model import Endpoint, Mesh
 from slotmesh.status import DOMAIN
+from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.testing import Backend
 from tests.contract.own_protos.greeters import (
     SERVICE,
@@ -190,6 +191,24 @@ async def test_a_replica_that_dies_loses_its_calls() -> None:
         ]
         assert {each.code() for each in errors} == {grpc.StatusCode.UNAVAILABLE}
         assert [each.text async for each in stub.Chat(requests("Grace"))] == ["Grace"]
+
+
+async def test_a_call_whose_handler_takes_requests_was_executed_without_a_response() -> None:
+    async with greeting() as (mesh, stub):
+        handler = mesh.instances("greeter")[0]
+        large = stub.GreetAll(requests("Ada", "x" * (MAX_INLINE_BYTES + 1)))
+        refused = info_of(await error_of(large))
+        assert (refused.reason, refused.metadata["executed"]) == ("PAYLOAD_TOO_LARGE", "yes")
+        assert "send more in several requests" in ((await large.details()) or "")
+
+        handler.began.clear()
+        never = asyncio.Event()
+        lost = asyncio.ensure_future(error_of(stub.GreetAll(requests("Ada", then=never.wait))))
+        await asyncio.wait_for(handler.began.wait(), 10)
+        await mesh.kill_replica(mesh.replica_ids("greeter")[0])
+        error = await lost
+        assert (info_of(error).reason, info_of(error).metadata["executed"]) == ("REPLICA_LOST", "yes")
+        assert "broke after the handler had begun" in (error.details() or "")
 
 
 async def test_what_no_endpoint_has_is_unimplemented() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure
-from router_service.core.events import CallerLeft, RunsCompleted
+from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure, DeliverTaken
+from router_service.core.events import CallerLeft, RequestsTaken, RunsCompleted
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.streams.chunks import PayloadParts
 from tests.unit.router.world import DONE, OK, World
@@ -154,7 +154,7 @@ class TestLostReplicas:
         world.lose("r")
         assert world.reasons([1, 2]) == {Reason.REPLICA_LOST}
         assert (world.failures[1].executed, world.failures[2].executed) == (Executed.YES, Executed.UNKNOWN)
-        assert "broke after some values of the call" in world.failures[1].message
+        assert "broke after the handler had begun, before the call had ended" in world.failures[1].message
         assert "broke before it answered" in world.failures[2].message
 
     @pytest.mark.parametrize("fields", [{}, {"ordering_key": "k"}, {"idempotent": True}])
@@ -272,6 +272,31 @@ def test_a_call_with_a_value_that_is_taken_back_was_executed_and_others_may_have
     assert world.reasons([1, 2, 3]) == {Reason.CANCELLED}
     executed = [world.failures[call_id].executed for call_id in (1, 2, 3)]
     assert executed == [Executed.UNKNOWN, Executed.YES, Executed.UNKNOWN]
+
+
+@pytest.mark.parametrize("end", ["lost", "deadline", "cancelled", "at its end"])
+@pytest.mark.parametrize("is_idempotent", [False, True])
+def test_a_call_whose_handler_takes_requests_was_executed_without_a_value(end: str, is_idempotent: bool) -> None:
+    """It is not sent again either: its requests are gone."""
+    world = one()
+    world.submit([1, 2], takes_requests=True, timeout_s=2.0, idempotent=is_idempotent)
+    run_ids = {call_id: run_id for run_id, call_id in world.held["r"].items()}
+    [taken] = world.scheduler.step(RequestsTaken(world.replicas["r"], [(run_ids[2], 0)]), 0.0)
+    assert isinstance(taken, DeliverTaken)
+    match end:
+        case "lost":
+            world.lose("r")
+        case "deadline":
+            world.at(2.0)
+        case "cancelled":
+            world.cancel((1, 2))
+        case _:
+            cut_off = Failure(reason=Reason.DRAINING, message="at its end", executed=Executed.UNKNOWN)
+            world.step(RunsCompleted(world.replicas["r"], [], [([*run_ids.values()], cut_off)], None, []))
+    assert world.failures[2].executed is Executed.YES
+    is_sent_again = is_idempotent and end in {"lost", "at its end"}
+    assert is_sent_again or world.failures[1].executed is Executed.UNKNOWN
+    assert (1 in world.failures) is not is_sent_again
 
 
 def test_a_failure_of_the_replica_that_leaves_it_open_is_executed_with_a_value() -> None:
