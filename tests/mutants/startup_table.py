@@ -13,6 +13,20 @@ LIGHT: Final = "tests/contract/mesh/test_light_start.py"
 
 STARTUP: Final = (
     mutant(
+        "a signal to a forked child reaches the event loop of its parent",
+        "slotmesh/runtime",
+        "        signal.set_wakeup_fd(-1)\n",
+        "        pass\n",
+        "tests/unit/runtime/test_signals_of_children.py",
+    ),
+    mutant(
+        "a forked child handles signals by the loop of its parent",
+        "slotmesh/runtime",
+        "        signal.signal(each, handler)\n    _of_children.clear()",
+        "        pass\n    _of_children.clear()",
+        "tests/unit/runtime/test_signals_of_children.py",
+    ),
+    mutant(
         "NaN is within bounds",
         CONFIG,
         "(self.ge is None or value >= self.ge)",
