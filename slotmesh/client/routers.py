@@ -347,6 +347,27 @@ def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str 
     return replace(failure, message=message)
 
 
+MAY_HAVE_RUN: Final = "; it may have been executed"
+"""How messages about calls without an outcome end; with values of the call in hand, more is known."""
+
+
+def end_of_call(error: grpc.RpcError, address: str, dialer: Dialer) -> Failure:
+    """As `refusal_of`, for the rpc of a call. If its connection broke after it was sent, the message states that."""
+    failure = refusal_of(error, address, dialer)
+    is_lost = failure.reason is Reason.ROUTER_LOST and failure.executed is Executed.UNKNOWN
+    return lost_call(failure.message, address) if is_lost and not has_details(error) else failure
+
+
+def lost_call(problem: str, address: str) -> Failure:
+    """The failure of the rpc of a call whose connection broke after it was sent."""
+    return Failure(
+        reason=Reason.ROUTER_LOST,
+        message=f"the connection to the router at {address} was lost before it had reported the outcome ({problem})"
+        f"{MAY_HAVE_RUN}",
+        executed=Executed.UNKNOWN,
+    )
+
+
 CLOSED: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed")
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import grpc
 
-from slotmesh.client.routers import CLOSED, Routers, refusal_of
+from slotmesh.client.routers import CLOSED, Routers, end_of_call
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.security.handshakes import ConnectionProblem
@@ -294,7 +294,7 @@ class RouterChoice:
             try:
                 return await ask(address)
             except grpc.RpcError as error:
-                failure = refusal_of(error, address, self._routers.dialer)
+                failure = end_of_call(error, address, self._routers.dialer)
             if failure.executed is Executed.NO and lost is not None:
                 failure = replace(failure, executed=Executed.UNKNOWN)
             if failure.executed is not Executed.NO:

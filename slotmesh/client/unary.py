@@ -14,7 +14,7 @@ from typing import Final
 import grpc
 
 from slotmesh.client.calls.call_spec import CallSpec, TracedPayload, rpc_timeout_s, trace_metadata
-from slotmesh.client.routers import CLOSED, is_cancelled_here, refusal_of
+from slotmesh.client.routers import CLOSED, end_of_call, is_cancelled_here
 from slotmesh.client.search import NEVER
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
@@ -44,7 +44,7 @@ class MethodRpc:
         return failure or self._stream.stub_of(self.address)
 
     def failure_of(self, error: grpc.RpcError) -> Failure:
-        return refusal_of(error, self.address, self._dialer)
+        return end_of_call(error, self.address, self._dialer)
 
     def cut_off(self) -> Failure:
         return _CUT_OFF

@@ -159,9 +159,6 @@ PAYLOADS: Final = object()
 EXECUTED_PAYLOADS: Final = object()
 """The same, each in a pair with the backend that executed the call; empty if the router has not reported it."""
 
-MAY_HAVE_RUN: Final = "; it may have been executed"
-"""How messages about calls without an outcome end; with values of the call in hand, more is known."""
-
 _SAME: Final = object()
 
 PayloadT = TypeVar("PayloadT")

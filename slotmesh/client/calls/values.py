@@ -18,8 +18,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc
 
-from slotmesh.client.calls.call_spec import MAY_HAVE_RUN, CallSpec
-from slotmesh.client.routers import CLOSED, is_cancelled_here
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.routers import CLOSED, MAY_HAVE_RUN, is_cancelled_here
 from slotmesh.errors import Executed, Failure, SlotmeshError
 from slotmesh.streams.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 from slotmesh.v1 import call_pb2

@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from slotmesh.client.calls.call_spec import MAY_HAVE_RUN
-from slotmesh.client.routers import CLOSED, Routers, is_cancelled_here, refusal_of
+from slotmesh.client.routers import CLOSED, Routers, is_cancelled_here, lost_call, refusal_of
 from slotmesh.client.search import RouterChoice, Search
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.channels import Dialer
@@ -91,12 +90,7 @@ class SlotRpcs:
 
     def lost(self, problem: str) -> Failure:
         """The failure of an rpc whose connection broke after it was sent."""
-        return Failure(
-            reason=Reason.ROUTER_LOST,
-            message=f"the connection to the router at {self._choice.address} was lost before it had reported the "
-            f"outcome ({problem}){MAY_HAVE_RUN}",
-            executed=Executed.UNKNOWN,
-        )
+        return lost_call(problem, self._choice.address)
 
     async def _send(self, ask: Ask[ResponseT]) -> ResponseT | Failure:
         address = self._choice.address

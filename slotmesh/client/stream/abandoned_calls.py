@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from slotmesh.calls.id_ranges import Range
-from slotmesh.client.calls.call_spec import MAY_HAVE_RUN
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.sent_parts import fail, give_up, refuse
+from slotmesh.client.routers import MAY_HAVE_RUN
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.convert.batches import ranges_to_wire
 from slotmesh.errors import Executed, Failure, Reason

@@ -18,10 +18,10 @@ from typing import Final
 
 import grpc
 
-from slotmesh.client.calls.call_spec import MAX_BYTES_UNTIL_KNOWN, MAY_HAVE_RUN
+from slotmesh.client.calls.call_spec import MAX_BYTES_UNTIL_KNOWN
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.sent_parts import fail, give_up
-from slotmesh.client.routers import Routers, refusal_of
+from slotmesh.client.routers import MAY_HAVE_RUN, Routers, refusal_of
 from slotmesh.client.search import Search, attempt, diagnose
 from slotmesh.client.stream.abandoned_calls import Overdue
 from slotmesh.client.stream.batch_writer import BatchWriter
