@@ -172,7 +172,7 @@ async def test_without_any_router_what_was_sent_is_unknown_and_the_rest_was_not_
 async def test_a_stream_that_never_lives_does_not_keep_calls_for_ever(routers: Routers) -> None:
     one, two = routers
     one.cut_after = two.cut_after = 0  # each stream breaks with the first call, before it is answered
-    async with slotmesh.connect([one.address, two.address], connect_timeout=0.3) as mesh:
+    async with slotmesh.connect([one.address, two.address], connect_timeout=1.0) as mesh:
         error = await failure_of(mesh.endpoint("digits").echo(1))
         assert (type(error), error.executed) == (slotmesh.RouterLost, Executed.UNKNOWN)
     assert 2 < one.opened + two.opened < 100

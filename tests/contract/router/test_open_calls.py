@@ -142,6 +142,7 @@ async def test_the_oldest_are_listed_and_the_rest_is_counted() -> None:
     async with bench(max_ongoing=5) as it:
         for _ in range(12):
             it.call()
+        await it.until(5, states=[AT_REPLICA])
         found = await it.until(12, limit=7)
         assert len(found.calls) == 7
         assert (found.waiting, found.at_replicas) == (7, 5)
