@@ -2,6 +2,7 @@
 
 Invariants: the number of threads is bounded, and so is the time of one connection: a slow or silent peer holds a thread
 and a timer for seconds only. The deadline covers all reads and writes together, so that single bytes do not extend it.
+Without a free descriptor it tries again once a moment, and takes no processor time from the event loop.
 Handshakes run in the connection's thread, and do not delay others. Each connection has its own TLS context, without
 session tickets, so that each handshake verifies the peer's certificate; it uses the validated bytes, not the present
 files.
@@ -10,12 +11,14 @@ Owner: the HTTP server; connections have their own threads.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import socketserver
 import ssl
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -127,6 +130,10 @@ REQUEST_S: Final = 10.0
 """The limit for the handshake and the request together, in seconds."""
 ANSWER_S: Final = 30.0
 """The limit for the response, in seconds. A page waits for the event loop with a shorter limit."""
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of `accept` that leave the connection in the queue, and so the listener readable."""
+EXHAUSTED_PAUSE_S: Final = 0.25
+"""How long after one of them it is tried again."""
 
 
 def make_server(host: str, port: int, pages: WSGIApplication, tls: TlsSource | None = None) -> HttpServer:
@@ -156,6 +163,14 @@ class HttpServer(socketserver.ThreadingMixIn, WSGIServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                time.sleep(EXHAUSTED_PAUSE_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._room.acquire(blocking=False):
