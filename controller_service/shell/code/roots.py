@@ -95,7 +95,7 @@ class HandlerRoot:
     @property
     def is_wide(self) -> bool:
         """A folder that also holds other things: `/`, the home directory, the folder of temporary files."""
-        return self.path.resolve() in {it.resolve() for it in (Path("/"), Path.home(), Path(tempfile.gettempdir()))}
+        return self.path.resolve() in {Path("/"), *_shared_folders()}
 
     @property
     def is_installed(self) -> bool:
@@ -105,6 +105,14 @@ class HandlerRoot:
     def distribution(self) -> str:
         """The installed distribution that the handler is part of, as `NAME==VERSION`. Empty if none is known."""
         return _distribution_of(self.name, self.path.stat().st_mtime_ns)
+
+
+def _shared_folders() -> Iterator[Path]:
+    """The home directory and the folder of temporary files, of which a container may have neither."""
+    with suppress(RuntimeError):  # neither HOME nor an entry of /etc/passwd
+        yield Path.home().resolve()
+    with suppress(FileNotFoundError):
+        yield Path(tempfile.gettempdir()).resolve()
 
 
 class ImportPath(NamedTuple):

@@ -360,6 +360,7 @@ def default_directory(address: str, state: Path | EtcdPlace | None) -> Path:
     """Where a controller keeps its replicas by default.
 
     By its state, so that the next one that leads with it finds them; where it has none, by its address, `HOST:PORT`.
+    Raises CannotStart if there is no folder for temporary files.
     """
     name = re.sub(r"[^0-9A-Za-z.]+", "-", address).strip("-")
     if state is not None:
@@ -368,7 +369,13 @@ def default_directory(address: str, state: Path | EtcdPlace | None) -> Path:
         else:
             label, identity = f"etcd-{state.mesh}", ",".join([*sorted(state.members), state.mesh]).encode()
         name = f"{re.sub(r'[^0-9A-Za-z.]+', '-', label)[:64]}-{hashlib.sha256(identity).hexdigest()[:12]}"
-    return Path(tempfile.gettempdir(), f"slotmesh-{os.geteuid()}-{name}")
+    try:
+        temporary = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise CannotStart(
+            f"{error.strerror}: set TMPDIR, or name a folder for replicas and their logs by --launch-dir"
+        ) from None
+    return Path(temporary, f"slotmesh-{os.geteuid()}-{name}")
 
 
 def code_directory(address: str, state: Path | EtcdPlace | None, launch_dir: Path | None) -> Path:
