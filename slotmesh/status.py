@@ -261,6 +261,7 @@ def _transport_failure(code: grpc.StatusCode, message: str) -> Failure:
         _Code.PERMISSION_DENIED: Reason.PERMISSION_DENIED,
     }.get(code, Reason.INTERNAL)
     executed = Executed.NO if code is _Code.UNIMPLEMENTED else Executed.UNKNOWN
+    message = message.strip() or f"the rpc ended with {code.name}, without details"
     return Failure(reason=reason, message=message, executed=executed, code=_NUMBER[code])
 
 

@@ -165,6 +165,12 @@ def test_what_the_transport_says_by_itself(code: grpc.StatusCode, reason: Reason
     assert said.code == code.value[0]
 
 
+@pytest.mark.parametrize("details", ["", "\n ", None])
+def test_an_error_without_details_has_a_message(details: str | None) -> None:
+    error = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
+    assert status.from_rpc_error(error).message == "the rpc ended with INTERNAL, without details"
+
+
 def test_an_rpc_that_nobody_knows_is_told_from_one_that_slotmesh_refuses() -> None:
     def error(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
         return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details="Method not found!")
