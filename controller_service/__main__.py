@@ -5,11 +5,13 @@ from __future__ import annotations
 from controller_service.config import ControllerSettings
 from controller_service.store.state_document import import_into, print_export
 from slotmesh.runtime.environment import set_grpc_environment
+from slotmesh.runtime.init_process import stay_as_init
 from slotmesh.runtime.main import run
 
 
 def main() -> None:
     """Runs until SIGTERM or SIGINT, or is done with a state."""
+    stay_as_init()
     settings = ControllerSettings.load(prog="python -m controller_service")
     set_grpc_environment()
     if settings.state_place is not None and settings.export_state:

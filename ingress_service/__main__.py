@@ -6,11 +6,13 @@ import sys
 
 from ingress_service.config import IngressSettings
 from slotmesh.runtime.environment import set_grpc_environment
+from slotmesh.runtime.init_process import stay_as_init
 from slotmesh.runtime.main import run
 
 
 def main() -> None:
     """Runs until SIGTERM or SIGINT."""
+    stay_as_init()
     settings = IngressSettings.load(prog="python -m ingress_service")
     set_grpc_environment()
     try:

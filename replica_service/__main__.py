@@ -12,11 +12,13 @@ import sys
 from replica_service.config import HeldName, ReplicaSettings
 from slotmesh.runtime.environment import set_grpc_environment
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.init_process import stay_as_init
 from slotmesh.runtime.main import run
 
 
 def main() -> None:
     """Runs until SIGTERM or SIGINT, or prints the description of the handler."""
+    stay_as_init()
     settings = ReplicaSettings.load(prog="python -m replica_service")
     set_grpc_environment()
     if settings.describe is not None:

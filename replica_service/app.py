@@ -182,11 +182,7 @@ class ReplicaApp:
         return OwnReplica(here)
 
     def prepare_fence(self) -> None:
-        """Sets up fencing if the settings have it.
-
-        Raises:
-            CannotStart: the kernel's timer could not end this process.
-        """
+        """Sets up fencing if the settings have it."""
         if self._settings.fence is not None:
             timer = KernelTimer(self._clock)
             timer.prepare()

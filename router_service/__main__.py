@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from router_service.config import RouterSettings
 from slotmesh.runtime.environment import set_grpc_environment
+from slotmesh.runtime.init_process import stay_as_init
 from slotmesh.runtime.main import run
 
 
 def main() -> None:
     """Runs until SIGTERM or SIGINT."""
+    stay_as_init()
     settings = RouterSettings.load(prog="python -m router_service")
     set_grpc_environment()
     from router_service import app  # noqa: PLC0415 - it loads gRPC

@@ -15,7 +15,6 @@ Owner: the app (fencing), the controller link (absence) and the replica (drain),
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable
 from datetime import timedelta
@@ -26,7 +25,6 @@ from replica_service.shell.engine import Engine
 from replica_service.shell.handler.hooks import Upkeep
 from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import Clock
-from slotmesh.runtime.exits import CannotStart
 from slotmesh.units import format_duration
 
 SLACK_S: Final = 0.1
@@ -62,13 +60,7 @@ class KernelTimer:
         self._arm = arm
 
     def prepare(self) -> None:
-        """Makes sure that the signal ends the process. Call it in the main thread. Raises CannotStart."""
-        if os.getpid() == 1:
-            raise CannotStart(
-                "--fence-after: this process is number 1 of its container, which the kernel does not end by a timer:"
-                " run it below an init process (docker run --init, `init: true` of compose, `shareProcessNamespace:"
-                " true` of a pod)"
-            )
+        """Makes sure that the signal ends the process. Call it in the main thread."""
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
 

@@ -13,6 +13,20 @@ LIGHT: Final = "tests/contract/mesh/test_light_start.py"
 
 STARTUP: Final = (
     mutant(
+        "the init of a container reaps the service alone",
+        "slotmesh/runtime",
+        "os.waitpid(-1, os.WNOHANG)",
+        "os.waitpid(service, os.WNOHANG)",
+        "tests/unit/runtime/test_init_process.py",
+    ),
+    mutant(
+        "Ctrl-C of a terminal reaches a service through the init, too",
+        "slotmesh/runtime",
+        "        os.setpgid(0, 0)\n",
+        "        pass\n",
+        "tests/unit/runtime/test_init_process.py",
+    ),
+    mutant(
         "a signal to a forked child reaches the event loop of its parent",
         "slotmesh/runtime",
         "        signal.set_wakeup_fd(-1)\n",

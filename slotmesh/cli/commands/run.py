@@ -22,6 +22,7 @@ from slotmesh.cli.local.order import Order, mesh_of_handler
 from slotmesh.cli.local.reloading import load_runnable
 from slotmesh.cli.parameters import read_duration, refuse_constant
 from slotmesh.config import LogLevel
+from slotmesh.runtime.init_process import stay_as_init
 from slotmesh.spec.descriptor_sets import BadProtoFile, services_of_paths
 from slotmesh.spec.devices import read_pools
 from slotmesh.spec.model import GrpcServices, InvalidSpec, JsonValue, Mesh
@@ -264,6 +265,7 @@ def _prepare(order: Order) -> None:
     check_import_path(order.handlers)
     if order.reloads:  # Python compares compiled modules by size and second: it would miss a quick change
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    stay_as_init()
 
 
 def _tell(progress: str) -> None:

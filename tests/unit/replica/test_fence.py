@@ -14,7 +14,6 @@ import pytest
 
 from replica_service.core.lifecycle import Fence, FenceSettings
 from replica_service.shell.stopping import KernelTimer
-from slotmesh.runtime.exits import CannotStart
 from tests.support.fakes.clock import FakeClock
 
 SETTINGS = FenceSettings(after_s=10.0, grace_s=5.0)
@@ -61,12 +60,6 @@ def test_a_time_that_has_passed_arms_the_timer_and_does_not_disarm_it() -> None:
     KernelTimer(clock, delays.append).set(clock.now() - 1.0)
     assert len(delays) == 1
     assert 0.0 < delays[0] < 0.001
-
-
-def test_the_first_process_of_a_container_cannot_be_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getpid", lambda: 1)
-    with pytest.raises(CannotStart, match="init process"):
-        KernelTimer(FakeClock()).prepare()
 
 
 PROGRAM = """

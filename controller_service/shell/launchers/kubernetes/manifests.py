@@ -102,7 +102,8 @@ class PodManifests:
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": max(grace_s, spec.get("terminationGracePeriodSeconds") or 0),
         }
-        # No token for user code; no variable of a Service named slotmesh; a fence cannot end process 1 of a container.
+        # No token for user code; no variable of a Service named slotmesh; in 0.2 a fence cannot end process 1 of a
+        # container.
         for name, value in {
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
