@@ -23,6 +23,7 @@ from controller_service.store.protocol import StateRefused
 from controller_service.store.rows import Head
 from controller_service.store.sqlite.rows import APPLICATION_ID, CREATE, VERSION, write_changes
 from slotmesh.logs import get_logger
+from slotmesh.names import is_utf8
 
 PRIVATE: Final = 0o600
 _LOGS: Final = ("-wal", "-journal")
@@ -145,6 +146,8 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
 
 def require_folder(path: Path) -> None:
     """Raises StateRefused where there can be no state file, nor anything beside it."""
+    if not is_utf8(str(path)):
+        raise StateRefused(f"{str(path)!a}: the path is no text in UTF-8: rename it, {_OTHER_FILE}")
     if path.is_dir():
         raise StateRefused(f"{path}: is a directory; name a file in it, as {path / 'mesh.state'}")
     if not path.parent.is_dir():

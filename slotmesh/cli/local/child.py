@@ -22,6 +22,7 @@ import typer
 
 import slotmesh
 from slotmesh.cli.console import WRONG_INPUT, CommandFailed, say
+from slotmesh.names import is_utf8
 from slotmesh.runtime.environment import importable_here
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
@@ -125,8 +126,13 @@ def import_path() -> list[str]:
 
 
 def check_import_path(handlers: Iterable[str] = ()) -> None:
-    """Ends the command if a module there has the name of a service, or of what slotmesh imports."""
+    """Ends the command if a module there has the name of a service, or of what slotmesh imports.
+
+    Also if the working directory has no name in UTF-8: members report where code is.
+    """
     try:
+        if not is_utf8(folder := str(Path.cwd())):
+            raise CannotStart(f"the working directory {folder!a} has no name in UTF-8: rename it, or use another")
         check_services(import_path())
         check_imported(Path.cwd(), handlers)
     except CannotStart as error:

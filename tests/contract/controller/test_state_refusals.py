@@ -64,6 +64,19 @@ def test_a_directory_in_its_place(tmp_path: Path, of: Callable[[Path], object]) 
 
 
 @pytest.mark.parametrize("of", [open_state, read_file])
+def test_a_path_that_is_no_utf_8(tmp_path: Path, of: Callable[[Path], object]) -> None:
+    """As that of a relative path in such a directory."""
+    folder = tmp_path / "a\udcff"
+    folder.mkdir()
+    with pytest.raises(
+        StateRefused, match=r"a\\udcff/state': the path is no text in UTF-8: rename it, or name"
+    ) as refused:
+        of(folder / "state")
+    assert "damaged" not in str(refused.value)
+    assert not [*folder.iterdir()]
+
+
+@pytest.mark.parametrize("of", [open_state, read_file])
 def test_no_such_directory(tmp_path: Path, of: Callable[[Path], object]) -> None:
     assert f"mkdir -p {tmp_path}/a/b" in refusal(tmp_path / "a/b/state", of=of)
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from slotmesh.cli import main
 from slotmesh.cli.app import app
+from slotmesh.cli.local.child import check_import_path
 
 FOREIGN = re.compile(r"Input should|Value error|unable to parse|pydantic|\[['\"]|is not a valid|Traceback")
 """Words of the libraries that read parameters."""
@@ -31,6 +32,17 @@ def test_an_argument_that_is_no_utf_8_is_named(
     assert ended.value.code == 2
     assert "is no UTF-8" in (said := capsys.readouterr().err)
     assert r"'\udcff'" in said
+
+
+def test_a_working_directory_that_is_no_utf_8_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder := tmp_path / "a\udcff").mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(typer.Exit) as ended:
+        check_import_path()
+    assert ended.value.exit_code == 2
+    assert r"a\udcff' has no name in UTF-8: rename it, or use another; nothing was started" in capsys.readouterr().err
 
 
 def told(*arguments: str) -> str:
