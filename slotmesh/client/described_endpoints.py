@@ -46,8 +46,8 @@ class DescribedEndpoints:
             except asyncio.CancelledError:
                 if is_cancelled_here():
                     raise
-                failure = CLOSED
-                break
+                given_up = f"the connection to the router at {address} was given up"
+                failure = CLOSED if self._routers.is_closed else Failure(reason=Reason.ROUTER_LOST, message=given_up)
             except grpc.RpcError as error:
                 self._routers.look_again()
                 failure = refusal_of(error, address, self._routers.dialer)

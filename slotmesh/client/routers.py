@@ -247,7 +247,7 @@ class Routers:
 
         None, too, if there is one, which `was_reached` then records, or if the client has no channel to it any more.
         """
-        channel = self._channels.get(address)
+        channel = None if self.is_closed else self._channels.get(address)
         if channel is None or self.confirm_connection(address):
             return None
         return await self._diagnoses.of(address, channel.get())
