@@ -39,15 +39,14 @@ class DescribedEndpoints:
             failure = self._routers.unreachable(timeout_s)
         for address in self._routers.in_turn(""):
             if self._routers.is_closed:
-                failure = CLOSED
                 break
             try:
                 response = await self._routers.stub(address).DescribeEndpoints(request, timeout=timeout_s)
             except asyncio.CancelledError:
                 if is_cancelled_here():
                     raise
-                given_up = f"the connection to the router at {address} was given up"
-                failure = CLOSED if self._routers.is_closed else Failure(reason=Reason.ROUTER_LOST, message=given_up)
+                message = f"the connection to the router at {address} was given up"
+                failure = Failure(reason=Reason.ROUTER_LOST, message=message)
             except grpc.RpcError as error:
                 self._routers.look_again()
                 failure = refusal_of(error, address, self._routers.dialer)
@@ -61,4 +60,4 @@ class DescribedEndpoints:
                     self._methods.clear()
                 self._methods.update(found)
                 return found
-        raise to_exception(failure, endpoint=endpoint)
+        raise to_exception(CLOSED if self._routers.is_closed else failure, endpoint=endpoint)
