@@ -9,10 +9,13 @@ Owner: the app, on one event loop.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import repeat, starmap
+from math import inf
 
 from replica_service.convert.slots import Issuer
 from replica_service.core.events import (
@@ -71,6 +74,9 @@ _log = get_logger(__name__)
 
 class Engine:
     """Executes calls of one handler."""
+
+    _closed_at = -inf
+    """When a router's link ended last."""
 
     def __init__(
         self,
@@ -204,6 +210,7 @@ class Engine:
 
     def close(self, link: RouterPeer) -> None:
         """Removes the link of a router's stream that has ended."""
+        self._closed_at = self._conditions.now()
         outbox = self._links.pop(link, None)
         if outbox is not None:
             outbox.discard()
@@ -262,9 +269,20 @@ class Engine:
         """Returns when no call runs or waits, and no slot is granted."""
         await self._conditions.until(lambda: self.scheduler.is_idle)
 
-    async def acknowledged(self) -> None:
-        """Returns when no outcome of a session is kept any more."""
-        await self._conditions.until(lambda: not self.sessions.unacknowledged)
+    async def acknowledged(self, resume_s: float) -> None:
+        """Returns when no outcome of a session is kept any more, and no link to a router has ended for `resume_s`.
+
+        Clients of a lost router ask through another one what became of their calls. Only this replica can say that it
+        has executed none of those.
+        """
+        while True:
+            await self._conditions.until(lambda: not self.sessions.unacknowledged)
+            left_s = self._closed_at + resume_s - self._conditions.now()
+            if left_s <= 0 or not self._links:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._conditions.until(lambda: not self._links)
 
     async def deserted(self, duration_s: float) -> None:
         """Returns when no router was connected for this duration, so that kept outcomes cannot reach clients."""

@@ -205,6 +205,8 @@ def _in_words(seconds: float) -> str:
 
 ROUTER_RETURN_S = 3.0
 """How long a draining replica without routers waits for one: the time that a restarted router may need."""
+RESUME_S = 1.0
+"""How long a draining replica can still be asked by the clients of a router that it has lost."""
 CANCEL_S = 1.0
 """How long calls that were cancelled at the end of the grace have to end."""
 
@@ -263,7 +265,7 @@ class Drain:
     async def _stay(self, ends: float) -> None:
         """Waits until clients have all outcomes, while there are routers that can deliver them."""
         engine = self._engine
-        acknowledged = asyncio.ensure_future(engine.acknowledged())
+        acknowledged = asyncio.ensure_future(engine.acknowledged(RESUME_S))
         deserted = asyncio.ensure_future(engine.deserted(ROUTER_RETURN_S))
         try:
             async with asyncio.timeout_at(ends):

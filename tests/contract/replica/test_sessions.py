@@ -253,6 +253,22 @@ async def test_a_draining_replica_stays_until_results_are_acknowledged() -> None
         assert await replica.task == 0
 
 
+async def test_a_draining_replica_can_be_asked_after_a_router_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has executed nothing of what they ask about, and no other process knows that."""
+    monkeypatch.setattr("replica_service.shell.stopping.RESUME_S", 60.0)
+    monkeypatch.setattr("replica_service.shell.stopping.ROUTER_RETURN_S", 0.05)
+    async with running_replica() as replica, replica.router() as other:
+        async with replica.router() as lost:
+            await lost.send(lost.run([b"a"]))
+            await lost.wait_answers(1)
+            lost.call.cancel()
+            await wait_until(lambda: len(replica.engine._links) == 1)
+        replica.app.replica.stop_asked.set()
+        await wait_until(lambda: other.go_away)
+        assert told(await other.reconcile(SESSION, 2, (1, 9))) == ([], [], [])
+        assert not other.is_dismissed, "until then its end is not announced"
+
+
 async def test_a_draining_replica_stays_only_where_routers_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replica_service.shell.stopping.ROUTER_RETURN_S", 0.05)
     async with running_replica() as replica:
