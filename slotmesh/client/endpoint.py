@@ -116,7 +116,8 @@ class Endpoint(MethodSpace):
                 `timeout`: how long to wait for a slot; seconds or a timedelta. 0: not at all, a slot that is free now
                 is taken. None: the view's timeout, or the backend's `max_queue_time` where the view has none.
 
-                `shard_key`, `affinity_key`, `model_id`, `prefix_blocks`: as `options`. Not given: the view's.
+                `shard_key`, `affinity_key`, `model_id`, `prefix_blocks`: as `options`. Empty: none. Not given: the
+                view's.
 
                 `replica_id`: the requested replica. Empty: any.
 

@@ -65,7 +65,9 @@ def backend_violations(backend: Backend) -> Iterator[SpecViolation]:
     if (autoscale := backend.autoscale) is not None:
         if backend.num_replicas is not None:
             yield SpecViolation(
-                f"{path}.num_replicas", "contradicts autoscale, which chooses the number: leave one of them out"
+                f"{path}.num_replicas",
+                "contradicts autoscale, which chooses the number, from autoscale.min to autoscale.max: change these, or"
+                " leave one of the two out",
             )
         if autoscale.min > autoscale.max:
             text = f"is larger than autoscale.max: {number(autoscale.min)} and {number(autoscale.max)}"

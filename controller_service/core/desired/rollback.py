@@ -29,8 +29,11 @@ def plan_rollback(desired: Desired, revision: int, *, launches: bool) -> Plan:
     """Brings back the configuration as of a revision. Raises InvalidSpec."""
     history = _kept(desired, "revision")
     if revision not in {history[0].base, *(it.revision for it in history)}:
-        text = f"{revision} is no revision of the configuration that is kept: take one from ListRevisions"
-        raise InvalidSpec([SpecViolation("revision", f"{text}, from {history[0].base} to {desired.configured_at}")])
+        text = (
+            f"{revision} is no revision of the configuration that is kept: take one from ListRevisions"
+            f" (`slotmesh history`), from {history[0].base} to {desired.configured_at}"
+        )
+        raise InvalidSpec([SpecViolation("revision", text)])
     plan = _plan_as_of(desired, revision, launches=launches)
     confirmed = confirmed_rollouts(desired, desired.apply(plan.change).backends.values())
     return replace(plan, change=replace(plan.change, put_rollouts=confirmed))

@@ -112,7 +112,7 @@ def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> T
     options: dict[str, Any] = {it: getattr(view, it) for it in (*_CHOOSING, "timeout_s", "slo_s", "slo_at", "tenant")}
     if given.get("timeout") is not None:
         options["timeout_s"] = seconds(given["timeout"])
-    options |= {name: blocks_of(given[name]) for name in _CHOOSING if given.get(name, "") != ""}
+    options |= {name: blocks_of(given[name]) for name in _CHOOSING if name in given}
     return Terms(
         endpoint=endpoint,
         options=ViewOptions(**options),

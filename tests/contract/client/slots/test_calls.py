@@ -13,6 +13,7 @@ import slotmesh
 from slotmesh.codec import JSON, DecodeError
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.streams.limits import MAX_INLINE_BYTES
+from slotmesh.v1.slot_service_pb2 import ReserveSlotRequest
 from tests.support.fakes.counting import BROKEN
 from tests.support.fakes.slot_service import FakeSlots
 
@@ -56,7 +57,10 @@ async def test_what_is_said_for_a_reservation_goes_before_the_view(slots: FakeSl
     view = decode.options(timeout=7, shard_key="user")
     async with view.reserve(timeout=timedelta(seconds=2), shard_key="other"):
         pass
-    options = slots.requests[0].options
+    async with view.options(model_id="m", affinity_key="a").reserve(shard_key="", affinity_key=""):
+        pass
+    options, emptied = [it.options for it in slots.requests if isinstance(it, ReserveSlotRequest)]
+    assert (emptied.shard_key, emptied.affinity_key, emptied.model_id) == ("", "", "m"), "empty is none"
     assert options.shard_key == "other"
     assert 1 < options.timeout.ToNanoseconds() / 1e9 <= 2
 
