@@ -35,7 +35,8 @@ class HeldName:
     name.
 
     A name is held by a lock on an empty file in a directory that the processes share. The kernel releases the lock when
-    the process ends, in any way, and no earlier. The file's time of modification shows when its holder was alive, and
+    the process ends, in any way, and no earlier; processes that a handler forks close the file, or those that outlive
+    the replica would hold its name. The file's time of modification shows when its holder was alive, and
     is 0 after an end that was reported to the controller. The process owns the name while it runs; a thread of it
     writes the time.
     """
@@ -43,6 +44,8 @@ class HeldName:
     def __init__(self, name: str, lock: int) -> None:
         self.name = name
         self._lock = lock
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._close)
         self._is_over = threading.Event()
         self._note(None)
         self._life = threading.Thread(target=self._live, name="held name", daemon=True)
@@ -79,7 +82,12 @@ class HeldName:
         """Frees the name for another process."""
         self._is_over.set()
         self._life.join()
-        os.close(self._lock)
+        self._close()
+
+    def _close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _live(self) -> None:
         while not self._is_over.wait(ALIVE_EVERY_S):

@@ -28,9 +28,9 @@ sys.stdin.read()
 
 
 @contextmanager
-def holder(directory: Path, backend: str = "v1") -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def holder(directory: Path, backend: str = "v1", program: str = HOLD) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Another process, with its name."""
-    command = [sys.executable, "-c", HOLD, str(directory), backend]
+    command = [sys.executable, "-c", program, str(directory), backend]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -46,6 +46,24 @@ def test_each_process_has_a_name_of_its_own_and_the_next_one_that_of_one_that_wa
         process.wait(timeout=60)
         with holder(tmp_path) as (again, _), holder(tmp_path) as (more, _):
             assert (again, more) == ("v1-0", "v1-2")
+
+
+def test_a_process_that_was_forked_and_outlives_the_holder_does_not_keep_the_name(tmp_path: Path) -> None:
+    forking = HOLD.replace("print", "import os\nif os.fork(): print")  # the child lives until its input ends
+    with holder(tmp_path, program=forking) as (first, process):
+        process.kill()
+        process.wait(timeout=60)
+        with holder(tmp_path) as (again, _):
+            assert (first, again) == ("v1-0", "v1-0")
+
+
+def test_a_released_name_is_closed_once_and_not_again_in_forked_processes(tmp_path: Path) -> None:
+    HeldName.take(tmp_path, "v1").release()
+    with (tmp_path / "other").open("w+") as other:  # has the descriptor that the name had
+        child = os.fork()
+        if not child:
+            os._exit(0 if os.fstat(other.fileno()).st_nlink else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_the_name_of_a_crashed_process_goes_before_lower_ones_that_have_ended(tmp_path: Path) -> None:
