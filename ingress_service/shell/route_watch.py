@@ -75,7 +75,13 @@ class RouteWatch:
                 if (left_out := self._warnings.take(monotonic())) is not None:
                     log = _log.info if is_referred else _log.warning
                     more = {"reason": why} | ({"times_before": left_out} if left_out else {})
-                    log("routes are not followed; the last ones stay in force", controller=controller, **more)
+                    log(
+                        "routes are not followed; the last ones stay in force"
+                        if self.has_routes.is_set()
+                        else "routes are not followed; there are none yet",
+                        controller=controller,
+                        **more,
+                    )
                 if not is_referred:
                     await asyncio.sleep(self._backoff.next_delay_s())
 

@@ -161,6 +161,7 @@ class ControllerAbsence:
         self._timeout_s = timeout_s
         self._on_timeout = on_timeout
         self._reason = ""
+        self._has_configuration = False
         self._ending: asyncio.TimerHandle | None = None
         self._reminder: asyncio.TimerHandle | None = None
 
@@ -173,8 +174,9 @@ class ControllerAbsence:
             self._ending = asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, self._timeout_s)
         self._remind()
 
-    def end(self) -> None:
+    def end(self, *, is_attached: bool = False) -> None:
         """Ends the absence: the replica is attached, or ends. May be called repeatedly."""
+        self._has_configuration = self._has_configuration or is_attached
         for timer in (self._ending, self._reminder):
             if timer is not None:
                 timer.cancel()
@@ -187,7 +189,9 @@ class ControllerAbsence:
         if self._ending is not None:
             left["drains_in"] = _in_words(round(self._ending.when() - loop.time(), 1))
         _log.warning(
-            "no controller: this replica continues with its last configuration, and tries again",
+            "no controller: this replica continues with its last configuration, and tries again"
+            if self._has_configuration
+            else "no controller: this replica has no configuration yet and serves no call, and tries again",
             controller=self._addresses(),
             reason=self._reason,
             **left,

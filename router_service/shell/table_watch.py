@@ -149,7 +149,9 @@ class TableWatch:
             return
         log = _log.info if is_referred else _log.warning
         log(
-            "controller link ended; the last routing table stays in force",
+            "controller link ended; the last routing table stays in force"
+            if self._dispatcher.scheduler.table.revision
+            else "controller link ended; there is no routing table yet, and no call is served before there is one",
             controller=controller,
             reason=why,
             next=self._search.current,

@@ -186,7 +186,7 @@ class ControllerLink:
                 generation = frame.configuration.generation
             if not self._terms.obeys(generation, frame.term):
                 return f"it leads under term {frame.term}, and a newer term is known"
-            self._absence.end()  # only a controller that leads sends frames
+            self._absence.end(is_attached=True)  # only a controller that leads sends frames
             self._handle(frame, pump, tasks)
         self.is_end_known = self._written.is_set()
         return "it has ended the stream"
