@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 from slotmesh.calls.result_envelopes import MAX_METADATA_BYTES, MetadataPairs, metadata_to_bytes
 from slotmesh.errors import Executed, HandlerError
 from slotmesh.handlers.context import CallContext, Place
+from slotmesh.names import sendable_text
 from slotmesh.status import STATUS_NUMBERS, name_of
 
 MAX_ABORT_METADATA_BYTES: Final = 4096
@@ -65,10 +66,11 @@ def _checked_map(metadata: Any) -> dict[str, str]:
             raise TypeError(f"metadata must be a mapping of str to str, got {key!r}: {value!r}")
         if not key or key == "executed":
             raise ValueError(f"metadata: the key {key!r} is reserved")
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items())
+    sendable = {sendable_text(key, len(key)): sendable_text(value, len(value)) for key, value in metadata.items()}
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in sendable.items())
     if size > MAX_ABORT_METADATA_BYTES:
         raise ValueError(f"metadata has {size} bytes; at most {MAX_ABORT_METADATA_BYTES} are allowed")
-    return dict(metadata)
+    return sendable
 
 
 _KEY: Final = re.compile(r"[0-9a-z_.-]+")

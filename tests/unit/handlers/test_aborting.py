@@ -22,6 +22,12 @@ def test_every_status_but_ok_can_be_chosen_by_name_and_by_number(name: str, numb
         assert (error.reason, error.metadata) == (Reason.HANDLER_ERROR, {"until": "tomorrow"})
 
 
+def test_names_of_files_that_are_no_utf8_change_no_status() -> None:
+    with pytest.raises(slotmesh.HandlerError) as raised:
+        slotmesh.abort("NOT_FOUND", "no such file", {"path": "/data/caf\udce9.txt"})
+    assert (raised.value.status, raised.value.metadata) == ("NOT_FOUND", {"path": "/data/caf?.txt"})
+
+
 def test_there_are_sixteen_of_them() -> None:
     assert sorted(STATUS_NUMBERS.values()) == list(range(1, 17))
 
