@@ -23,8 +23,9 @@ from slotmesh.client.described_endpoints import DescribedEndpoints
 from slotmesh.client.method import Method, method_of
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.direct_lanes import DirectLanes, direct_lanes
-from slotmesh.client.slots.reservations import Reservation, ReserveArguments, Terms, terms_of
+from slotmesh.client.slots.reservations import Reservation
 from slotmesh.client.slots.slot import SlotSpecs
+from slotmesh.client.slots.terms import ReserveArguments, Terms, terms_of
 from slotmesh.client.stream.call_stream import CallStream
 
 LOOK_S: Final = 1.0

@@ -19,7 +19,8 @@ from slotmesh.client.described_endpoints import DescribedEndpoints
 from slotmesh.client.endpoint import Endpoint
 from slotmesh.client.routers import Routers
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.slots.reservations import AllArguments, ReservationOfAll, timeout_of_all
+from slotmesh.client.slots.reservations import ReservationOfAll
+from slotmesh.client.slots.terms import AllArguments, timeout_of_all
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.tls import Tls, dialer_of
 from slotmesh.runtime.allocator import adapt_to_messages

@@ -86,7 +86,7 @@ REPEATED_RESERVATIONS: Final = (
     mutant(
         "a client does not state that it repeats a reservation",
         "slotmesh/client",
-        "to_wire(self._request_id, timeout_s, next(self._attempts))",
+        "to_wire(self._request_id, timeout_s, self._unanswered)",
         "to_wire(self._request_id, timeout_s, 0)",
         _MESH,
     ),

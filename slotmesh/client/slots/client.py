@@ -61,8 +61,10 @@ class SlotRpcs:
             return stub
         return await self._send(ask)
 
-    async def again(self, ask: Ask[ResponseT], is_wanted: Callable[[], bool] = lambda: True) -> ResponseT | Failure:
-        """Sends the rpc until a router has answered, none can be reached, or it is no longer wanted."""
+    async def again(
+        self, ask: Ask[ResponseT], is_wanted: Callable[[Failure], bool] = lambda _: True
+    ) -> ResponseT | Failure:
+        """Sends the rpc until a router has answered, none can be reached, or it is no longer wanted after a failure."""
         search: Search | None = None
         while True:
             failure = await self._choice.reach(search)
@@ -70,7 +72,7 @@ class SlotRpcs:
                 return failure
             address = self._choice.address
             outcome = await self._send(ask)
-            if not isinstance(outcome, Failure) or outcome.reason not in _LOST or self.closed or not is_wanted():
+            if not isinstance(outcome, Failure) or outcome.reason not in _LOST or self.closed or not is_wanted(outcome):
                 return outcome
             if outcome.reason is Reason.DRAINING:
                 self._routers.leaves(address, ())

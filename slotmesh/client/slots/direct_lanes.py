@@ -37,8 +37,9 @@ from slotmesh.client.slots.direct_plan import (
     TakeCallBack,
     Want,
 )
-from slotmesh.client.slots.reservations import Reserving, Terms, terms_of
+from slotmesh.client.slots.reservations import Reserving
 from slotmesh.client.slots.slot import DispatchOptions, in_slot
+from slotmesh.client.slots.terms import Terms, terms_of
 from slotmesh.codec import DecodeError
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception

@@ -22,7 +22,7 @@ from slotmesh.client.calls.named_methods import check_interface
 from slotmesh.client.calls.options import AfterFailure, check_text
 from slotmesh.client.endpoint import Endpoint, Lane, MethodSpace
 from slotmesh.client.mesh import SHARED, FollowingMesh, InterfaceT, Mesh, buffer_of, mesh_at
-from slotmesh.client.slots.reservations import AllArguments, ReserveArguments
+from slotmesh.client.slots.terms import AllArguments, ReserveArguments
 from slotmesh.client.sync.broadcast import SyncBroadcast
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.client_thread import ClientThread

@@ -11,7 +11,7 @@ import pytest
 import slotmesh
 from slotmesh.calls.call_options import OptionChanges
 from slotmesh.client.calls.options import ViewOptions
-from slotmesh.client.slots.reservations import AllArguments, ReserveArguments
+from slotmesh.client.slots.terms import AllArguments, ReserveArguments
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,7 +9,7 @@ import pytest
 
 import slotmesh
 from slotmesh.codec import OCTET_STREAM
-from slotmesh.errors import Executed
+from slotmesh.errors import Executed, Failure, Reason
 from tests.support.fakes.slot_service import FakeSlots
 from tests.support.wait import wait_until
 
@@ -78,6 +78,23 @@ async def test_a_reservation_goes_on_at_another_router(slots: FakeSlots) -> None
             assert other.rpcs == ["ReserveSlot", "Dispatch"]
             first, second = slots.requests[0], other.requests[0]
             assert first.request_id == second.request_id
+
+
+async def test_only_requests_without_an_answer_are_counted(slots: FakeSlots) -> None:
+    """A router that ends and refuses a reservation holds no slot: the next one has none to look for."""
+    async with FakeSlots(slots.table) as second, FakeSlots(slots.table) as third:
+        slots.failures["ReserveSlot"] = Failure(reason=Reason.DRAINING, message="the router ends")
+        for each in (second, third):
+            each.cut.add("ReserveSlot")
+        async with slotmesh.connect([each.address for each in (slots, second, third)]) as mesh:
+            entering = asyncio.create_task(mesh.endpoint("decode").reserve().__aenter__())
+            await slots.until(lambda: min(each.count("ReserveSlot") for each in (slots, second, third)) > 0)
+            second.cut.clear()
+            third.cut.clear()
+            await (await entering).release()
+        requests = [it for each in (second, third) for it in each.requests if hasattr(it, "attempt")]
+        assert slots.requests[0].attempt == 0
+        assert sorted(it.attempt for it in requests) == list(range(len(requests)))
 
 
 async def test_the_first_router_need_not_be_there(slots: FakeSlots) -> None:
