@@ -18,7 +18,7 @@ HOLD: Final = (
     mutant(
         "a replica whose controller is on hold counts as an orphan",
         _REPLICA,
-        "            self._absence.end()  # only a controller that leads sends frames\n",
+        "            self._absence.end(is_attached=True)  # only a controller that leads sends frames\n",
         "",
         _ORPHANS,
     ),
