@@ -39,6 +39,13 @@ SNAPSHOTS: Final = (
         _TESTS,
     ),
     mutant(
+        "a controller does not start where the code of what runs cannot be read",
+        "controller_service/shell/changes",
+        "code = absent_if_unread(code)",
+        "pass",
+        _TESTS,
+    ),
+    mutant(
         "a file that grows is read without an end",
         _CODE,
         "while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):",

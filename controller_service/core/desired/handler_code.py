@@ -67,7 +67,7 @@ class HandlerCode:
     problem: str = ""
     """Why there is none, for a person: it must not be applied."""
     is_absent: bool = False
-    """The module does not exist: a backend that runs a snapshot of it already keeps that."""
+    """The module does not exist, or need not be read: a backend that runs a snapshot of it already keeps that."""
     doubt: str = ""
     """Why replicas will not find or cannot use the handler in its module, for a person; empty if they may."""
 
@@ -116,6 +116,11 @@ def key_of(backend: Backend) -> HandlerKey:
 Code = Mapping[HandlerKey, HandlerCode]
 """As far as it is found."""
 NO_CODE: Final[Code] = MappingProxyType({})
+
+
+def absent_if_unread(code: Code) -> Code:
+    """Code that cannot be read counts as absent: a backend that runs keeps its snapshot."""
+    return {key: HandlerCode(problem=it.problem, is_absent=True) if it.problem else it for key, it in code.items()}
 
 
 def with_code(desired: Desired, mesh: Mesh, code: Code) -> tuple[Mesh, list[SpecViolation]]:

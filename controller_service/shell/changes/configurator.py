@@ -15,7 +15,16 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from controller_service.convert.changes import reply_of
-from controller_service.core.desired.handler_code import NO_CODE, Code, CodeChange, key_of, warnings_of, with_code
+from controller_service.core.desired.handler_code import (
+    NO_CODE,
+    Code,
+    CodeChange,
+    HandlerCode,
+    absent_if_unread,
+    key_of,
+    warnings_of,
+    with_code,
+)
 from controller_service.core.desired.planning import (
     ALWAYS,
     ChangeTerms,
@@ -53,14 +62,18 @@ from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.launchers.protocol import Launcher
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
+from slotmesh.logs import get_logger
 from slotmesh.spec.descriptor_sets import services_violations
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, Mesh, SpecViolation
 from slotmesh.spec.routes import Route
 from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 
+_log = get_logger(__name__)
+
 MakePlan: TypeAlias = Callable[[Desired], Plan]
 _CODE_ATTEMPTS: Final = 5
+_CHANGING: Final = "the files of the handlers change while they are read"
 _ATTEMPTS: Final = 100
 """Each failed attempt means that another change went through."""
 
@@ -149,7 +162,7 @@ class Configurator:
                 raise to_exception(apply_conflict(merged.conflicts))
             return self._held(desired, merged, terms)
 
-        return await self._apply(mesh, plan, terms)
+        return await self._apply(mesh, plan, terms, keeps=keep)
 
     async def apply_backend(
         self, edit: Callable[[Backend | None], tuple[Backend, list[SpecViolation]]], name: str, terms: ChangeTerms
@@ -241,8 +254,13 @@ class Configurator:
         """Commits the plan that `make_plan` makes, anew for each revision. Raises what that raises."""
         return await self._commit(terms, make_plan)
 
-    async def _apply(self, mesh: Mesh, plan: Callable[[Code, Desired], Plan], terms: ChangeTerms) -> PlannedChange:
-        """Commits the plan that follows from what handlers' code is now; it may change until it was copied."""
+    async def _apply(
+        self, mesh: Mesh, plan: Callable[[Code, Desired], Plan], terms: ChangeTerms, *, keeps: bool = False
+    ) -> PlannedChange:
+        """Commits the plan that follows from what handlers' code is now; it may change until it was copied.
+
+        `keeps`: backends that run keep their code if that of now cannot be read, as a controller has to start.
+        """
 
         def warned(code: Code, desired: Desired) -> Plan:
             planned = plan(code, desired)
@@ -251,11 +269,16 @@ class Configurator:
             )
 
         handlers = {key_of(it) for it in mesh.backends if it.handler}
-        for _ in range(_CODE_ATTEMPTS):
+        for attempt in range(_CODE_ATTEMPTS + keeps):
             code = NO_CODE
             if handlers and self._launches and self._snapshots is not None:
                 secrets = secret_files([*mesh.backends, *self._store.read().backends.values()])
                 code = await asyncio.to_thread(self._snapshots.versions_of, handlers, secrets)
+            if attempt == _CODE_ATTEMPTS:
+                code = dict.fromkeys(code, HandlerCode(problem=_CHANGING))
+            if keeps:
+                _warn_of_unread(code)
+                code = absent_if_unread(code)
             try:
                 changed = await self._commit(terms, partial(warned, code), is_large=True, code=code)
             except CodeChanged:
@@ -266,9 +289,7 @@ class Configurator:
             if not terms.validate_only:
                 self._on_applied()
             return changed
-        raise InvalidSpec(
-            [SpecViolation("backends", "the files of the handlers change while they are read: apply it again")]
-        )
+        raise InvalidSpec([SpecViolation("backends", f"{_CHANGING}: apply it again")])
 
     def _code_changes(self, desired: Desired, plan: Plan) -> tuple[CodeChange, ...]:
         differing: dict[tuple[str, str], list[str]] = {}
@@ -357,6 +378,11 @@ class Configurator:
             origin=replace(terms.origin, time_s=time_s, note=plan.note, part_of=plan.part_of),
             answer=answer_now(lambda kind: reply_of(kind, revision, plan), time_s),
         )
+
+
+def _warn_of_unread(code: Code) -> None:
+    for problem in sorted({it.problem for it in code.values() if it.problem and not it.is_absent}):
+        _log.warning("the code of handlers cannot be read: what runs keeps its own", problem=problem)
 
 
 def _weights(endpoint: Endpoint) -> Mapping[str, float]:

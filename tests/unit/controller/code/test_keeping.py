@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ from controller_service.core.desired.state import ChangeSet, RolloutRecord
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.code.project_files import CannotSnapshot
 from controller_service.shell.code.snapshot_keeper import CodeSnapshots
+from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.events import EventFeed
 from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from controller_service.store.protocol import MemoryStore
 from slotmesh.errors import SlotmeshError
 from slotmesh.runtime.clock import MonotonicClock
-from slotmesh.spec.model import Backend, Mesh
+from slotmesh.spec.model import Backend, InvalidSpec, Mesh
 from tests.unit.controller.code.project import HANDLER, Project
 
 
@@ -100,3 +102,31 @@ async def test_an_apply_warns_of_a_version_that_keeps_earlier_code(project: Proj
     assert "backend/shop runs the code that was stored for version 'v1'" in warning
     (warning,) = (await configurator.apply_file(named)).plan.warnings
     assert "Set another version, or none" in warning
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("problem", ["unreadable", "changes"])
+async def test_a_controller_starts_where_the_code_cannot_be_read_and_what_runs_keeps_its_own(
+    problem: str, project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    configurator = changing(project)
+    (shop,) = mesh = (Backend(name="shop", handler=HANDLER, num_replicas=1),)
+    await configurator.apply_file(Mesh(backends=mesh), keep=True)
+    live = configurator._store.read().backends["shop"]
+    if problem == "changes":
+
+        def keep(*_: object, **__: object) -> None:
+            raise CodeChanged("helpers.py")
+
+        project.write("helpers.py", "PRICE = 2")
+        monkeypatch.setattr(project.snapshots, "keep", keep)
+    else:
+        monkeypatch.setattr(project.snapshots._scanner, "_max_bytes", 1)
+    await configurator.apply_file(Mesh(backends=(replace(shop, num_replicas=2),)), keep=True)
+    after = configurator._store.read().backends["shop"]
+    assert (after.code, after.version, after.num_replicas) == (live.code, live.version, 2)
+    assert "the code of handlers cannot be read: what runs keeps its own" in caplog.text
+    with pytest.raises(InvalidSpec):
+        await configurator.apply_file(Mesh(backends=(shop,)))
+    with pytest.raises(InvalidSpec):
+        await configurator.apply_file(Mesh(backends=(replace(shop, name="new"),)), keep=True)
