@@ -37,7 +37,9 @@ async def test_an_outage_is_one_line_a_process_and_signal_and_check_reports_it()
                     texts = [
                         it.text for it in found if (it.section, it.severity) == (Section.EXPORTS, Severity.WARNING)
                     ]
-                    of = {signal: "".join(it for it in texts if f"has taken {signal} of " in it) for signal in SIGNALS}
+                    of = {
+                        signal: "".join(it for it in texts if f"has taken all {signal} of " in it) for signal in SIGNALS
+                    }
                     if all(member in of[signal] for signal, members in SIGNALS.items() for member in members):
                         assert "spans were dropped" in of["traces"]
                         return

@@ -255,7 +255,9 @@ def exports(seen: SeenMesh) -> Iterator[MeshFinding]:
         is_well = False
         for_s = max(0.0, seen.now - min(unix_time(since) for _, since in failing))
         lost = f"; {dropped:,} spans were dropped" if signal == "traces" else ""
-        text = f"no collector has taken {signal} of {_named([name for name, _ in failing])} for {_span(for_s)}{lost}"
+        text = (
+            f"no collector has taken all {signal} of {_named([name for name, _ in failing])} for {_span(for_s)}{lost}"
+        )
         yield MeshFinding(Section.EXPORTS, Severity.WARNING, "", text, fix)
     if known and is_well:
         earlier = f"; {dropped:,} spans were dropped earlier" if dropped else ""

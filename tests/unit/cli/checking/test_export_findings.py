@@ -15,10 +15,10 @@ from tests.unit.cli.checking.meshes import CONTROLLER_ANSWER, NOW, SEEN, one, wi
 def test_exports_that_no_collector_takes() -> None:
     since = Timestamp(seconds=int(NOW) - 300)
     failing = with_router(exports=ExportStanding(dropped_spans=1_200, traces_fail_time=since))
-    expected = "no collector has taken traces of router/r for 5 min; 1,200 spans were dropped"
+    expected = "no collector has taken all traces of router/r for 5 min; 1,200 spans were dropped"
     assert one(failing, Section.EXPORTS) == (Severity.WARNING, "", expected)
     failing = with_router(exports=ExportStanding(metrics_fail_time=since))
-    assert one(failing, Section.EXPORTS)[2] == "no collector has taken metrics of router/r for 5 min"
+    assert one(failing, Section.EXPORTS)[2] == "no collector has taken all metrics of router/r for 5 min"
     well = with_router(exports=ExportStanding(dropped_spans=7))
     (finding,) = [it for it in findings_of(well) if it.section is Section.EXPORTS]
     assert (finding.severity, finding.text) == (
