@@ -100,8 +100,13 @@ async def test_silence_makes_a_replica_suspect_and_a_word_makes_it_well() -> Non
     async with running_controller(lease_s=0.1) as mesh:
         await mesh.apply(DIGITS % 1)
         async with FakeReplica(mesh.channel, "v1", "a") as a, FakeRouter(mesh.channel, "r") as router:
-            await a.report("READY")
-            await router.wait_for(lambda table: owners(table, "digits") == evenly("a"), "a's partitions")
+
+            async def owns() -> bool:
+                """It reports until then: a suspect is given no partitions."""
+                await a.report("READY")
+                return bool(router.tables) and owners(router.table, "digits") == evenly("a")
+
+            await eventually(owns, what="a's partitions")
             await wait_for_state(mesh, "a", "SUSPECT")
             counts = replica_counts(mesh.controller.store, mesh.controller.state)
             assert (counts["v1", "suspect"], counts["v1", "ready"]) == (1, 0)

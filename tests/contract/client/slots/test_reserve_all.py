@@ -53,7 +53,7 @@ async def test_leaving_gives_all_back(slots: FakeSlots, mesh: slotmesh.Mesh) -> 
 async def test_where_the_second_is_full_nothing_is_held(slots: FakeSlots, mesh: slotmesh.Mesh) -> None:
     slots.table.permits["decode"] = 0
     with pytest.raises(slotmesh.NoSlot) as caught:
-        async with mesh.reserve_all("prefill", "decode", timeout=2.0):
+        async with mesh.reserve_all("prefill", "decode", timeout=4.0):
             raise AssertionError
     assert caught.value.endpoint == "decode"
     assert not slots.table.held()
