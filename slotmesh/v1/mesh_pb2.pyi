@@ -1524,7 +1524,9 @@ class BackendLoad(_message.Message):
     slot_calls: _builtins.int
     """Of `ongoing`: calls in leased slots, and other operations on slots."""
     sent: _builtins.int
-    """Calls sent to replicas since the router's start; unchanged if none was sent in between."""
+    """Calls sent to replicas since the router's start, and slots that replicas granted, but not the calls in these;
+    unchanged if none was sent in between.
+    """
     shadow_copies: _builtins.int
     """Copies of calls for this backend as a shadow that have ended or were dropped, since the router's start."""
     shadow_drops: _builtins.int

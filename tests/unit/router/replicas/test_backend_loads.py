@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from router_service.shell.reports import RoutedLoad, loads_of
 from slotmesh.spec.model import Prospect
+from tests.unit.router.slot_world import SlotWorld
 from tests.unit.router.world import World
 
 
@@ -22,6 +23,16 @@ def test_what_waits_what_runs_and_what_was_sent() -> None:
         world.complete("a1")
     load = loads(world)["a"]
     assert (load.queued, load.ongoing, load.sent, load.queue_time_s) == (0, 0, 5, 0.0)
+
+
+def test_a_slot_counts_as_sent_and_the_call_in_it_does_not() -> None:
+    world = SlotWorld({"b": ["b1"]}, slots=2)
+    world.reserve()
+    world.grant("b1")
+    assert loads(world)["b"].sent == 1
+    world.dispatch("b1")
+    world.release("b1")
+    assert loads(world)["b"].sent == 1
 
 
 def test_the_first_call_that_waits_where_none_runs_is_told_at_once() -> None:
