@@ -5,14 +5,14 @@ from __future__ import annotations
 from controller_service.config import ControllerSettings
 from controller_service.store.state_document import import_into, print_export
 from slotmesh.runtime.environment import set_grpc_environment
+from slotmesh.runtime.inherited_state import undo_inherited_state
 from slotmesh.runtime.init_process import stay_as_init
 from slotmesh.runtime.main import run
-from slotmesh.runtime.standard_streams import open_missing_streams
 
 
 def main() -> None:
     """Runs until SIGTERM or SIGINT, or is done with a state."""
-    open_missing_streams()
+    undo_inherited_state()
     stay_as_init()
     settings = ControllerSettings.load(prog="python -m controller_service")
     set_grpc_environment()

@@ -6,14 +6,14 @@ import sys
 
 from ingress_service.config import IngressSettings
 from slotmesh.runtime.environment import set_grpc_environment
+from slotmesh.runtime.inherited_state import undo_inherited_state
 from slotmesh.runtime.init_process import stay_as_init
 from slotmesh.runtime.main import run
-from slotmesh.runtime.standard_streams import open_missing_streams
 
 
 def main() -> None:
     """Runs until SIGTERM or SIGINT."""
-    open_missing_streams()
+    undo_inherited_state()
     stay_as_init()
     settings = IngressSettings.load(prog="python -m ingress_service")
     set_grpc_environment()

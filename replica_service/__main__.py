@@ -12,14 +12,14 @@ import sys
 from replica_service.config import HeldName, ReplicaSettings
 from slotmesh.runtime.environment import set_grpc_environment
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.inherited_state import undo_inherited_state
 from slotmesh.runtime.init_process import stay_as_init
 from slotmesh.runtime.main import run
-from slotmesh.runtime.standard_streams import open_missing_streams
 
 
 def main() -> None:
     """Runs until SIGTERM or SIGINT, or prints the description of the handler."""
-    open_missing_streams()
+    undo_inherited_state()
     stay_as_init()
     settings = ReplicaSettings.load(prog="python -m replica_service")
     set_grpc_environment()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from router_service.config import RouterSettings
 from slotmesh.runtime.environment import set_grpc_environment
+from slotmesh.runtime.inherited_state import undo_inherited_state
 from slotmesh.runtime.init_process import stay_as_init
 from slotmesh.runtime.main import run
-from slotmesh.runtime.standard_streams import open_missing_streams
 
 
 def main() -> None:
     """Runs until SIGTERM or SIGINT."""
-    open_missing_streams()
+    undo_inherited_state()
     stay_as_init()
     settings = RouterSettings.load(prog="python -m router_service")
     set_grpc_environment()

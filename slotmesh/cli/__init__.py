@@ -12,12 +12,12 @@ from typing import Final, NoReturn
 
 from slotmesh.names import is_utf8
 from slotmesh.runtime.environment import set_grpc_environment
-from slotmesh.runtime.standard_streams import open_missing_streams
+from slotmesh.runtime.inherited_state import undo_inherited_state
 
 
 def main() -> None:
     """Entry point of `slotmesh` and of `python -m slotmesh.cli`."""
-    open_missing_streams()
+    undo_inherited_state()
     with _ended_by_interrupt():
         set_grpc_environment()
         from slotmesh.cli.command_table import COMMANDS, command_line  # noqa: PLC0415 - it loads gRPC

@@ -1,4 +1,4 @@
-"""Processes that are started without stdin, stdout or stderr."""
+"""Processes that are started without stdin, stdout or stderr, or with signals that are ignored or blocked."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 PROGRAM = """
 import os, subprocess, sys
-from slotmesh.runtime.standard_streams import open_missing_streams
-open_missing_streams()
+from slotmesh.runtime.inherited_state import undo_inherited_state
+undo_inherited_state()
 with open(sys.argv[1], "w") as out:
     child = "import sys; sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))"
     of_children = subprocess.run([sys.executable, "-c", child])
@@ -38,6 +38,26 @@ def test_those_that_are_missing_are_the_null_device(missing: tuple[int, ...], tm
     assert out.read_text() == f"{[it in missing for it in range(3)]} 0\nTrue True\n"
 
 
+SIGNALS = """
+import os, signal, subprocess, sys
+from slotmesh.runtime.inherited_state import undo_inherited_state
+if sys.argv[1:] != ["started"]:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    os.execv(sys.executable, [sys.executable, "-c", sys.orig_argv[2], "started"])
+undo_inherited_state()
+print(subprocess.run([sys.executable, "-S", "-c", "import sys; sys.exit(7)"]).returncode, flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+signal.pause()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such signals")
+def test_ends_of_children_are_seen_and_sigterm_arrives_whatever_the_starter_has_done_to_signals() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGNALS], capture_output=True, check=False, timeout=60)
+    assert (done.stdout, done.returncode) == (b"7\n", -15)
+
+
 @pytest.mark.parametrize(
     "name", [*(f"{it}_service.__main__" for it in ("controller", "router", "replica", "ingress")), "slotmesh.cli"]
 )
@@ -50,6 +70,6 @@ def test_services_and_commands_begin_with_it(name: str, monkeypatch: pytest.Monk
     def begin() -> None:
         raise Began
 
-    monkeypatch.setattr(entry, "open_missing_streams", begin)
+    monkeypatch.setattr(entry, "undo_inherited_state", begin)
     with pytest.raises(Began):
         entry.main()
