@@ -40,6 +40,7 @@ _ASKED_FOR: Final = frozenset(
         Reason.CANCELLED,
         Reason.PREDECESSOR_FAILED,
         Reason.HANDLER_ERROR,
+        Reason.NO_SLOT,  # of the time that the caller allows, as `reserve_all`, which allows little and tries again
     }
 )
 """Ends that callers and handlers chose: no defect of the mesh, and no warning."""

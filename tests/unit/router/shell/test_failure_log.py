@@ -73,6 +73,7 @@ async def test_what_is_left_out_is_said_and_found(caplog: pytest.LogCaptureFixtu
 _INFO = {
     *(Reason.ENDPOINT_NOT_FOUND, Reason.METHOD_NOT_FOUND, Reason.BAD_REQUEST, Reason.BAD_ARGUMENTS),
     *(Reason.PAYLOAD_TOO_LARGE, Reason.DUPLICATE_CALL_ID, Reason.PREDECESSOR_FAILED, Reason.HANDLER_ERROR),
+    Reason.NO_SLOT,
 }
 """What callers and handlers have decided. Written by hand: not what the log believes."""
 _DEBUG = {Reason.CANCELLED}
