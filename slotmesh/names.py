@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from slotmesh.errors import Failure, bad_field
@@ -52,16 +52,22 @@ _MAX_CHARS: Final = 256
 _MOST_NAMED: Final = 3
 
 
-def did_you_mean(word: str, known: Collection[str]) -> str:
+def _without_dashes(name: str) -> str:
+    return name.lstrip("-")
+
+
+def did_you_mean(
+    word: str, known: Collection[str], bare_of: Callable[[str], str] = _without_dashes, cutoff: float = 0.6
+) -> str:
     """`; did you mean NAME?` for the known names that are closest to `word`, equally close; empty if none is close.
 
-    The dashes before flags make no two of them alike.
+    `bare_of`: a name without what makes no two of them alike, as the dashes before flags. `cutoff`: the least likeness.
     """
     if len(word) > _MAX_CHARS:
         return ""
-    bare = {it: it.lstrip("-") for it in known}
-    word = word.lstrip("-")
-    close = difflib.get_close_matches(word, bare.values(), n=max(1, len(bare)))
+    bare = {it: bare_of(it) for it in known}
+    word = bare_of(word)
+    close = difflib.get_close_matches(word, bare.values(), n=max(1, len(bare)), cutoff=cutoff)
     if not close:
         return ""
     closest = _closeness(word, close[0])

@@ -125,14 +125,17 @@ def name_of(*kinds: str) -> Callable[[str], str]:
     return read
 
 
+def _without_kind(subject: str) -> str:
+    return subject.partition("/")[2]
+
+
 def unknown(subject: str, known: Collection[str]) -> CommandFailed:
     """There is no such subject; with the one that was probably meant, else with those that there are.
 
     One of another kind that has the same name was probably meant.
     """
-    name = subject.partition("/")[2]
-    same = [it for it in known if it.partition("/")[2] == name]
-    closest = f"; did you mean {same[0]}?" if same else did_you_mean(subject, known)
+    same = [it for it in known if _without_kind(it) == _without_kind(subject)]
+    closest = f"; did you mean {same[0]}?" if same else did_you_mean(subject, known, _without_kind, cutoff=0.5)
     if not closest:
         closest = f"; there is {some_of(sorted(known), _MOST_NAMED)}" if known else "; there is none"
     return CommandFailed(f"there is no {subject}{closest}")

@@ -32,6 +32,7 @@ def test_a_name_of_another_kind_is_named_with_its_kind() -> None:
     known = ["backend/shop-v1", "endpoint/shop"]
     assert str(unknown("backend/shop", known)) == "there is no backend/shop; did you mean endpoint/shop?"
     assert str(unknown("backend/shop-v", known)) == "there is no backend/shop-v; did you mean backend/shop-v1?"
+    assert str(unknown("backend/nope", ["backend/till"])) == "there is no backend/nope; there is backend/till"
 
 
 def test_all_problems_of_weights_are_reported_those_of_names_too() -> None:
