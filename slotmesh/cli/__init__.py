@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
+import json
 import os
 import signal
 import sys
@@ -14,10 +17,26 @@ from slotmesh.names import is_utf8
 from slotmesh.runtime.environment import set_grpc_environment
 from slotmesh.runtime.inherited_state import undo_inherited_state
 
+_ESCAPES: Final = "slotmesh-escapes"
+
+
+def _escape_unencodable() -> None:
+    """Characters that the encoding of stdout lacks are written by their numbers, as in JSON, in place of an error."""
+    codecs.register_error(_ESCAPES, _escaped)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors=_ESCAPES)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError) or not is_utf8(text := error.object[error.start : error.end]):
+        raise error
+    return json.dumps(text)[1:-1], error.end
+
 
 def main() -> None:
     """Entry point of `slotmesh` and of `python -m slotmesh.cli`."""
     undo_inherited_state()
+    _escape_unencodable()
     with _ended_by_interrupt():
         set_grpc_environment()
         from slotmesh.cli.command_table import COMMANDS, command_line  # noqa: PLC0415 - it loads gRPC
