@@ -233,6 +233,7 @@ async def test_a_single_call_leaves_a_router_of_a_list_that_is_away() -> None:
         call = mesh.endpoint("e").options(content_type=OCTET_STREAM).echo.unary
         assert await call(b"x") == b"x"
         await gone.stop()
+        await wait_until(lambda: not mesh._routers.is_connected(gone.address), what="the end of the connection")
         assert await call(b"x") == b"x"
         assert (gone.unary, other.unary) == (1, 1)
 
