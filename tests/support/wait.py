@@ -30,17 +30,25 @@ _MOST_SHOWN: Final = 2_000
 async def wait_until(predicate: Callable[[], ValueT], *, timeout: float = 20.0, what: str = "") -> ValueT:
     """Returns the first true value of `predicate`, which is asked between turns of the event loop.
 
+    An IndexError is no value yet: the newest of what has come, as `reports[-1]`, while nothing has.
+
     Raises:
         AssertionError: it did not become true within `timeout` seconds; the message has `what`, else the predicate as
             it is written.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
-    while not (value := predicate()):
+    while True:
+        last: object
+        try:
+            if value := predicate():
+                return value
+            last = value
+        except IndexError as error:
+            last = error
         if (waited_s := loop.time() - began) >= timeout:
-            raise AssertionError(f"not within {timeout:g} s: {what or written(predicate)} (last: {shown(value)})")
+            raise AssertionError(f"not within {timeout:g} s: {what or written(predicate)} (last: {shown(last)})")
         await asyncio.sleep(pause_s(waited_s))
-    return value
 
 
 def pause_s(waited_s: float) -> float:

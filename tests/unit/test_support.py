@@ -22,6 +22,15 @@ async def test_a_wait_ends_with_the_first_true_value() -> None:
     assert await wait_until(lambda: found and found[0], what="it was found") == 7
 
 
+@pytest.mark.asyncio
+async def test_a_wait_goes_on_while_nothing_has_come() -> None:
+    found: list[int] = []
+    asyncio.get_running_loop().call_later(0.01, found.append, 7)
+    assert await wait_until(lambda: found[-1]) == 7
+    with pytest.raises(AssertionError, match="last: IndexError"):
+        await wait_until(lambda: found[1], timeout=0.01)
+
+
 def identity(value: object) -> object:
     return value
 
