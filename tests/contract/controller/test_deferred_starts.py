@@ -8,6 +8,7 @@ import pytest
 
 from slotmesh.cli.commands.describe import print_backend
 from slotmesh.cli.commands.status import print_tables, status_document
+from slotmesh.cli.controller_view import Snapshot
 from slotmesh.cli.operator import Operator
 from slotmesh.v1 import controller_service_pb2 as pb
 from tests.support.controllers import Controlled, eventually, running_controller
@@ -24,10 +25,19 @@ async def shown(mesh: Controlled) -> str:
     """What `slotmesh status` and `slotmesh describe` print, in one line."""
     out = io.StringIO()
     async with Operator.at(mesh.controller.address) as operator:
-        print_tables("here", snapshot := await operator.snapshot(), out)
-        (document,) = status_document("here", snapshot)["backends"]
-        described = await operator.send(pb.GetBackendRequest(name="v1"))
-    assert document["deferred_start"] == described.backend.status.deferred_start
+
+        async def same() -> tuple[()] | tuple[Snapshot, pb.GetBackendResponse]:
+            """Both, once they state the same: it may change between the two queries."""
+            snapshot = await operator.snapshot()
+            described = await operator.send(pb.GetBackendRequest(name="v1"))
+            (document,) = status_document("here", snapshot)["backends"]
+            is_same = document["deferred_start"] == described.backend.status.deferred_start
+            return (snapshot, described) if is_same else ()
+
+        found = await eventually(same, what="the same reason in both")
+    assert found
+    snapshot, described = found
+    print_tables("here", snapshot, out)
     print_backend(described, (), out)
     return " ".join(out.getvalue().split())
 
