@@ -20,10 +20,6 @@ class Conditions:
         self.waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         """Empty while no task waits; the engine checks that before it calls `look_around`."""
 
-    def now(self) -> float:
-        """The time by which durations are measured here."""
-        return self._loop.time()
-
     async def until(self, is_true: Callable[[], bool]) -> None:
         """Returns when the condition holds."""
         if is_true():

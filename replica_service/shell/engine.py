@@ -75,9 +75,6 @@ _log = get_logger(__name__)
 class Engine:
     """Executes calls of one handler."""
 
-    _closed_at = -inf
-    """When a router's link ended last."""
-
     def __init__(
         self,
         methods: Mapping[str, HandlerMethod],
@@ -131,6 +128,8 @@ class Engine:
         self.tell_keys: Callable[[CallKeyHook], object] = lambda _command: None
         """Calls the handler's hooks for keys, and posts their end. Used after `scheduler.hold_keys`."""
         self._links: dict[RouterPeer, Outbox] = {}
+        self._closed_at = -inf
+        """When a router's link ended last, monotonic seconds."""
         self._state = state or HandlerState()
         self._state_reports = StateReports(self._state, self._announce_state)
         self.at_drain: list[Callable[[], None]] = []
@@ -210,7 +209,7 @@ class Engine:
 
     def close(self, link: RouterPeer) -> None:
         """Removes the link of a router's stream that has ended."""
-        self._closed_at = self._conditions.now()
+        self._closed_at = self._now()
         outbox = self._links.pop(link, None)
         if outbox is not None:
             outbox.discard()
@@ -272,12 +271,12 @@ class Engine:
     async def acknowledged(self, resume_s: float) -> None:
         """Returns when no outcome of a session is kept any more, and no link to a router has ended for `resume_s`.
 
-        Clients of a lost router ask through another one what became of their calls. Only this replica can say that it
-        has executed none of those.
+        A client whose router was lost queries this replica through another router. No other process knows that it has
+        not received a call.
         """
         while True:
             await self._conditions.until(lambda: not self.sessions.unacknowledged)
-            left_s = self._closed_at + resume_s - self._conditions.now()
+            left_s = self._closed_at + resume_s - self._now()
             if left_s <= 0 or not self._links:
                 return
             with suppress(TimeoutError):

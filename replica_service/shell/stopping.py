@@ -210,7 +210,7 @@ def _in_words(seconds: float) -> str:
 ROUTER_RETURN_S = 3.0
 """How long a draining replica without routers waits for one: the time that a restarted router may need."""
 RESUME_S = 1.0
-"""How long a draining replica can still be asked by the clients of a router that it has lost."""
+"""How long a draining replica stays to be queried by clients whose router was lost."""
 CANCEL_S = 1.0
 """How long calls that were cancelled at the end of the grace have to end."""
 

@@ -189,3 +189,13 @@ def test_how_broadcasts_ended_is_counted_once_for_each() -> None:
     world.lose("r2")
     world.step(BroadcastClosed(badly))
     assert counted == {("e", end): 1 for end in ("completed", "failed", "refused", "cancelled")}
+
+
+def test_the_link_to_a_replica_that_leaves_before_its_call_was_sent_closes() -> None:
+    world = World({"b": ["r1", "r2"]}, links_at_once=False)
+    world.link("r2")
+    begin(world)
+    world.backends["b"] = ["r2"]
+    world.push()
+    assert world.outcomes == {1: Reason.DRAINING}
+    assert world.closed == ["r1"]

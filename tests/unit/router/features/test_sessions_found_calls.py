@@ -170,3 +170,15 @@ def test_a_replica_that_has_reported_before_it_left_does_not_have_what_it_did_no
         assert world.failures[1].executed is Executed.UNKNOWN
     else:
         assert world.got("r2") + world.got("r3") == [1]
+
+
+def test_a_call_that_is_resent_when_its_replica_was_left_is_not_sent_there() -> None:
+    world = World({"b": ["r1"]}, slots=100)
+    client = world.connect(2, (1, 1))
+    world.reconcile("r1", client, running=[(1, 1)])
+    world.backends["b"] = []
+    world.push()
+    assert world.closed == ["r1"]
+    world.resend([1], by=client)
+    assert world.outcomes == {1: Reason.REPLICA_LOST}
+    assert world.failures[1].executed is Executed.UNKNOWN
