@@ -75,6 +75,9 @@ _log = get_logger(__name__)
 class Engine:
     """Executes calls of one handler."""
 
+    _closed_at = -inf
+    """When a router's link ended last, monotonic seconds."""
+
     def __init__(
         self,
         methods: Mapping[str, HandlerMethod],
@@ -128,8 +131,6 @@ class Engine:
         self.tell_keys: Callable[[CallKeyHook], object] = lambda _command: None
         """Calls the handler's hooks for keys, and posts their end. Used after `scheduler.hold_keys`."""
         self._links: dict[RouterPeer, Outbox] = {}
-        self._closed_at = -inf
-        """When a router's link ended last, monotonic seconds."""
         self._state = state or HandlerState()
         self._state_reports = StateReports(self._state, self._announce_state)
         self.at_drain: list[Callable[[], None]] = []
