@@ -335,7 +335,9 @@ class FakeRouter(_Member):
                 if isinstance(whole, pb.RoutingTableDelta):
                     self.deltas.append(whole)
                     self._table = follow_delta(self._table, delta_from_wire(whole, self._table))
-                    self.tables.append(reported(self._table))
+                    table = reported(self._table)
+                    table.terms.extend(self.wholes[-1].terms)  # no delta changes them; no router reports them
+                    self.tables.append(table)
                 else:
                     self.wholes.append(whole)
                     self._table = table_from_wire(whole)
