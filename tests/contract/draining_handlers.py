@@ -81,5 +81,5 @@ class Handler:
     async def block(self, payload: bytes) -> bytes:
         """Keeps the event loop to itself for a moment."""
         self.began.append(payload)
-        threading.Event().wait(0.05)
+        threading.Event().wait(0.2)
         return payload

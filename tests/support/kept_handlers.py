@@ -20,7 +20,9 @@ class Kept:
         self.problem: BaseException | None = None
         """What the next calls of the hooks raise."""
         self.verdict: bool | None = None
-        """What `check_health` returns."""
+        """What `check_health` returns, once `verdicts` is empty."""
+        self.verdicts: list[bool] = []
+        """What the next calls of `check_health` return."""
         self.hangs = False
         self.released = asyncio.Event()
         self.checks = self.checking = self.most_checking = self.drains = 0
@@ -61,7 +63,7 @@ class Kept:
                     continue  # it does not want to
             if self.problem is not None:
                 raise self.problem
-            return self.verdict
+            return self.verdicts.pop(0) if self.verdicts else self.verdict
         finally:
             self.checking -= 1
 
@@ -86,6 +88,7 @@ class KeptInThreads:
         self.configs: list[dict[str, Any]] = []
         self.problem: BaseException | None = None
         self.verdict: bool | None = None
+        self.verdicts: list[bool] = []
         self.hangs = False
         self.released = threading.Event()
         self.checks = self.checking = self.most_checking = self.drains = 0
@@ -116,7 +119,7 @@ class KeptInThreads:
             self._enter()
             if self.problem is not None:
                 raise self.problem
-            return self.verdict
+            return self.verdicts.pop(0) if self.verdicts else self.verdict
         finally:
             self.checking -= 1
 

@@ -86,7 +86,7 @@ ENDS: Final[dict[str, Callable[[Any], Awaitable[None]]]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 async def test_of_routers_that_have_left_nothing_stays(end: str) -> None:
-    async with running_controller(lease_s=1.0) as mesh:
+    async with running_controller(lease_s=3.0) as mesh:
         await mesh.apply(MESH)
         before = held(mesh)
         routers = [FakeRouter(mesh.channel, f"r{number}", f"127.0.0.1:{7_100 + number}") for number in range(3)]

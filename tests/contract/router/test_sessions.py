@@ -326,6 +326,7 @@ async def test_results_that_nobody_reads_are_dropped_and_fetched_again(mesh: Rou
         await replica.say(answers(run))
     await taken(await mesh.open())  # the router has read what the replica said, or will before it reads on
     if is_lost:
+        replica.set_serving(False)  # it is not linked again
         replica.break_link()
         await wait_until(lambda: not mesh.controller.reports[-1].linked)
     await call.done_writing()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from router_service.core.lifecycle import deadlines_and_cancellation
 from slotmesh.errors import Executed
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import MAX_INLINE_BYTES
@@ -52,7 +53,10 @@ async def test_a_call_that_is_taken_back_fails_when_its_replica_has_said_so(mesh
     }
 
 
-async def test_a_result_that_was_on_its_way_comes_as_a_result(mesh: RouterBench) -> None:
+async def test_a_result_that_was_on_its_way_comes_as_a_result(
+    mesh: RouterBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines_and_cancellation, "PATIENCE_S", 20.0)
     await mesh.linked(mesh.replicas[0])
     (replica, *_) = mesh.replicas
     replica.answer = hold
