@@ -252,11 +252,12 @@ async def test_handler_methods_that_our_names_hide_are_reachable(router: FakeRou
 
 async def test_options_travel_with_the_calls_of_their_view_only(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
     digits = mesh.endpoint("digits")
-    view = digits.options(timeout=1.5, metadata={"k": "v"}, idempotent=True)
+    view = digits.options(timeout=60, metadata={"k": "v"}, idempotent=True)
     await asyncio.gather(digits.echo(1), view.echo(2), view.options(timeout=None).echo(3))
     plain, special, third = (batch.options for batch in router.batches)
     assert (plain.HasField("timeout"), dict(plain.metadata), plain.idempotent) == (False, {}, False)
-    assert (special.timeout.ToMilliseconds(), dict(special.metadata), special.idempotent) == (1500, {"k": "v"}, True)
+    assert 0 < special.timeout.ToMilliseconds() <= 60_000, "what is left of it"
+    assert (dict(special.metadata), special.idempotent) == ({"k": "v"}, True)
     assert (third.HasField("timeout"), dict(third.metadata), third.idempotent) == (False, {"k": "v"}, True)
     with pytest.raises(ValueError, match="timeout must be"):
         digits.options(timeout=-1)

@@ -104,7 +104,8 @@ async def test_a_view_has_its_options(router: FakeRouter, digits: slotmesh.Endpo
     slow = digits.options(timeout=30, metadata={"who": "me"}).count
     assert [value async for value in slow.stream(b"1")] == [b"0"]
     options = router.batches[0].options
-    assert (options.timeout.ToTimedelta().total_seconds(), dict(options.metadata)) == (30, {"who": "me"})
+    assert 0 < options.timeout.ToTimedelta().total_seconds() <= 30, "what is left of it"
+    assert dict(options.metadata) == {"who": "me"}
     with pytest.raises(TypeError, match=r"digits\.count: calls without a reply"):
         digits.options(reply=False).count.stream(b"1")
     with pytest.raises(TypeError, match=r"digits\.count: "):

@@ -90,11 +90,14 @@ async def test_two_that_want_the_same_in_either_order(slots: FakeSlots, mesh: sl
     assert slots.table.most_held == {"a": 1, "b": 1}
 
 
-async def test_a_router_that_stands_still_for_a_try_is_asked_again(slots: FakeSlots, mesh: slotmesh.Mesh) -> None:
+async def test_a_router_that_stands_still_for_a_try_is_asked_again(
+    slots: FakeSlots, mesh: slotmesh.Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotmesh.client.slots.reservations.TRY_S", 1.0)  # both come, on a busy machine, too
     slots.table.permits.update(prefill=1, decode=1)
     replies = slots.hold_reply("ReserveSlot")
     entering = asyncio.create_task(mesh.reserve_all("prefill", "decode", timeout=60).__aenter__())
-    await slots.until(lambda: slots.cancelled.count("ReserveSlot") == 2)  # their rpcs ran out of time
+    await slots.until(lambda: slots.cancelled.count("ReserveSlot") >= 2)  # their rpcs ran out of time
     replies.set()
     for slot in await entering:
         await slot.work(1)
