@@ -55,10 +55,10 @@ def payload_of(
             return body or _EMPTY.get(forms.call, b"")
         return _recoded(forms, body)
     if forms.call == OCTETS:
-        raise refusal(400, f"parameters of path or query name arguments, which {OCTETS} has not: send {JSON}")
-    named = _texts(path, query, schemas)
+        raise refusal(400, f"parameters of path or query name arguments, and the result is {JSON} then: accept {JSON}")
+    named = parameters_of(path, query, schemas)
     if not body:
-        return _encoded(forms.call, named)
+        return encoded(forms.call, named)
     if forms.arguments != forms.call:
         body = _recoded(forms, body)
     _check(forms.call, body, _BESIDE)
@@ -71,10 +71,11 @@ def payload_of(
         raise refusal(400, "beside parameters of path or query the body must be an object of named arguments") from None
     if both := sorted(given.keys() & named.keys()):
         raise refusal(400, f"{both[0][:80]}: is given by the body, and by path or query")
-    return _encoded(forms.call, {**given, **named})
+    return encoded(forms.call, {**given, **named})
 
 
-def _encoded(form: str, value: Any) -> bytes:
+def encoded(form: str, value: Any) -> bytes:
+    """The value as JSON or msgpack."""
     return msgspec.json.encode(value) if form == JSON else msgspec.msgpack.encode(value)
 
 
@@ -84,7 +85,7 @@ def _recoded(forms: Forms, body: bytes) -> bytes:
         return _EMPTY[forms.call]
     _check(forms.arguments, body, f"it becomes {forms.call}: send it as that, or accept {forms.arguments}")
     try:
-        return _encoded(forms.call, _DECODERS[forms.arguments](body))
+        return encoded(forms.call, _DECODERS[forms.arguments](body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise refusal(400, f"the body is no {forms.arguments}: {error}") from None
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
@@ -100,8 +101,8 @@ def _check(form: str, body: bytes, why: str) -> None:
         raise refusal(413, f"the body has {error}, as {why}", Reason.PAYLOAD_TOO_LARGE) from None
 
 
-def _texts(path: Mapping[str, str], query: Sequence[tuple[str, str]], schemas: Schemas | None) -> dict[str, Any]:
-    """Named arguments; a parameter that is repeated is a list."""
+def parameters_of(path: Mapping[str, str], query: Sequence[tuple[str, str]], schemas: Schemas | None) -> dict[str, Any]:
+    """The named arguments that path and query give; a parameter that is repeated is a list. Raises RequestRefusal."""
     texts: dict[str, list[str]] = {}
     for name, text in query:
         texts.setdefault(name, []).append(text)
@@ -116,9 +117,9 @@ def _value(texts: Sequence[str], schema: Any, schemas: Schemas | None) -> Any:
     if schemas is None:
         values = [_guessed(text) for text in texts]
         return values[0] if len(values) == 1 else values
-    for kind in (kinds := _kinds(schema, schemas)):
+    for kind in (kinds := kinds_of(schema, schemas)):
         if kind.get("type") == "array":
-            return [_typed(text, _kinds(kind.get("items"), schemas)) for text in texts]
+            return [_typed(text, kinds_of(kind.get("items"), schemas)) for text in texts]
     values = [_typed(text, kinds) for text in texts]
     return values[0] if len(values) == 1 else values
 
@@ -153,7 +154,7 @@ def _chosen(text: str, kinds: Sequence[Mapping[str, Any]]) -> Any:
     return next((it for it in choices if not isinstance(it, str) and str(it) == text), text)
 
 
-def _kinds(schema: Any, schemas: Schemas) -> list[Mapping[str, Any]]:
+def kinds_of(schema: Any, schemas: Schemas) -> list[Mapping[str, Any]]:
     """The alternatives of a schema, references followed."""
     found: list[Mapping[str, Any]] = []
     pending, steps = [schema], 0
@@ -170,3 +171,16 @@ def _kinds(schema: Any, schemas: Schemas) -> list[Mapping[str, Any]]:
         else:
             found.append(each)
     return found
+
+
+def bytes_argument(schemas: Schemas | None, given: Mapping[str, Any]) -> str | None:
+    """The first argument that is annotated as bytes and is not `given`; None if there is none."""
+    for name, schema in (schemas or {}).items():
+        if name != "$defs" and name not in given and any(map(is_bytes, kinds_of(schema, schemas or {}))):
+            return name
+    return None
+
+
+def is_bytes(kind: Mapping[str, Any]) -> bool:
+    """Whether an alternative of a schema is bytes, which JSON carries in base64."""
+    return kind.get("contentEncoding") == "base64"

@@ -47,9 +47,18 @@ class Forms:
     call: str
     """Form of the call's payload, and so of its result."""
     framing: Framing
+    or_octets: bool = False
+    """The body is bytes, and Accept allows a result of bytes, too; `call` is the form if it cannot be."""
+
+    @property
+    def is_upload(self) -> bool:
+        """Whether the body is bytes, which the call has as one of its arguments."""
+        return self.arguments == OCTETS != self.call
 
 
 _PLAIN: Final = {name: Forms(name, name, Framing.WHOLE) for name in (JSON, MSGPACK, OCTETS)}
+_WILD: Final = frozenset({b"*/*", b"application/*"})
+_OPEN: Final = Forms(OCTETS, JSON, Framing.WHOLE, or_octets=True)
 _FRAMED: Final = {
     b"text/event-stream": Framing.EVENTS,
     b"application/x-ndjson": Framing.LINES,
@@ -66,8 +75,8 @@ def forms_of(content_type: bytes, accept: bytes) -> Forms:
     if name == JSON and b";" in content_type:
         _check_charset(content_type)
     if not accept or accept == b"*/*":
-        return _PLAIN[name]
-    return _negotiated(name, accept)
+        return _OPEN if name == OCTETS else _PLAIN[name]
+    return _negotiated_upload(accept) if name == OCTETS else _negotiated(name, accept)
 
 
 def _check_charset(content_type: bytes) -> None:
@@ -78,20 +87,37 @@ def _check_charset(content_type: bytes) -> None:
             raise refusal(415, f"the charset of {JSON} must be utf-8")
 
 
+_NOT_ACCEPTED: Final = (
+    f"Accept names nothing that this request can be answered in, which is {JSON}, {MSGPACK}; values one by one as"
+    " text/event-stream, application/x-ndjson"
+)
+
+
 def _negotiated(name: str, accept: bytes) -> Forms:
     for media in _by_preference(accept):
         if (framing := _FRAMED.get(media)) is not None:
-            if name == OCTETS:
-                raise refusal(406, f"values as {framing.value} are JSON: send the arguments as {JSON}")
             return Forms(name, JSON, framing)
-        if media in {b"*/*", b"application/*"} or _ALIASES.get(media) == name:
+        if media in _WILD or _ALIASES.get(media) == name:
             return _PLAIN[name]
-        if (other := _ALIASES.get(media)) is not None and OCTETS not in {name, other}:
+        if (other := _ALIASES.get(media)) is not None and other != OCTETS:
             return Forms(name, other, Framing.WHOLE)
-    forms = (
-        name if name == OCTETS else f"{JSON}, {MSGPACK}; values one by one as text/event-stream, application/x-ndjson"
-    )
-    raise refusal(406, f"Accept names nothing that this request can be answered in, which is {forms}")
+    raise refusal(406, _NOT_ACCEPTED)
+
+
+def _negotiated_upload(accept: bytes) -> Forms:
+    """Of a body of bytes: the best form beside octet-stream, and whether that is accepted, too."""
+    ranges = _by_preference(accept)
+    or_octets = any(media in _WILD or _ALIASES.get(media) == OCTETS for media in ranges)
+    for media in ranges:
+        if (framing := _FRAMED.get(media)) is not None:
+            return Forms(OCTETS, JSON, framing, or_octets)
+        if media in _WILD:
+            return _OPEN
+        if (other := _ALIASES.get(media)) is not None and other != OCTETS:
+            return Forms(OCTETS, other, Framing.WHOLE, or_octets)
+    if or_octets:
+        return _PLAIN[OCTETS]
+    raise refusal(406, f"{_NOT_ACCEPTED}; {OCTETS}")
 
 
 def _by_preference(accept: bytes) -> list[bytes]:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ingress_service.core.media import JSON, MSGPACK
+from ingress_service.core.arguments import Schemas, bytes_argument
+from ingress_service.core.media import JSON, MSGPACK, OCTETS
 from ingress_service.core.routes import CALL
 from slotmesh.spec.routes import Route, parameter_of, segments_of
 
@@ -24,6 +25,14 @@ class DescribedMethod:
     yields: bool = False
     schema: Mapping[str, Any] = field(default_factory=dict)
     """`arguments`, `result` and `$defs`; empty where nothing is known."""
+
+    @property
+    def arguments(self) -> Schemas | None:
+        """The schemas of its arguments, by name, with `$defs`; None if they are not known."""
+        arguments = self.schema.get("arguments")
+        if not isinstance(arguments, Mapping) or not isinstance(named := arguments.get("properties"), Mapping):
+            return None
+        return {**named, "$defs": self.schema.get("$defs", {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +118,10 @@ def _operation(route: Route, http_method: str, method: DescribedMethod, componen
         if required:
             body["required"] = sorted(required - set(in_path))
         named = body if arguments else {}
-        operation["requestBody"] = {"content": {media: {"schema": named} for media in (JSON, MSGPACK)}}
+        content = {media: {"schema": named} for media in (JSON, MSGPACK)}
+        if bytes_argument(properties, dict.fromkeys(in_path)) is not None:
+            content[OCTETS] = {"schema": {"type": "string", "format": "binary"}}
+        operation["requestBody"] = {"content": content}
     return operation
 
 

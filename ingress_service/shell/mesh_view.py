@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
-from ingress_service.core.arguments import Schemas
 from ingress_service.core.openapi import DescribedEndpoint, DescribedMethod
 from ingress_service.core.peers import BUSY_RETRY_S, PeerAddresses, RequestBound, Requester
 from ingress_service.core.problems import RequestRefusal, refusal
@@ -43,16 +42,10 @@ class Descriptions:
         self._asked: dict[_Key, asyncio.Task[DescribedEndpoint | None]] = {}
         """One query for all that wait for the same answer."""
 
-    async def arguments(self, caller: HttpCaller, endpoint: str, method: str) -> Schemas | None:
-        """The schemas of a method's arguments, by name, with `$defs`; None if they are not known."""
+    async def method(self, caller: HttpCaller, endpoint: str, name: str) -> DescribedMethod | None:
+        """One method of an endpoint; None if nothing is known of it."""
         known = await self.endpoint(caller, endpoint)
-        if known is None:
-            return None
-        schema = next((it.schema for it in known.methods if it.name == method), {})
-        arguments = schema.get("arguments")
-        if not isinstance(arguments, Mapping) or not isinstance(named := arguments.get("properties"), Mapping):
-            return None
-        return {**named, "$defs": schema.get("$defs", {})}
+        return None if known is None else next((it for it in known.methods if it.name == name), None)
 
     async def endpoint(self, caller: HttpCaller, name: str) -> DescribedEndpoint | None:
         """One endpoint; None if nothing is known of it."""
@@ -201,9 +194,9 @@ class MeshView:
         finally:
             caller.in_use -= 1
 
-    async def schemas_of(self, caller: HttpCaller, found: Matched) -> Schemas | None:
-        """Of the method's arguments; None if they are not known."""
-        return await self.described.arguments(caller, found.endpoint, found.method)
+    async def method_of(self, caller: HttpCaller, found: Matched) -> DescribedMethod | None:
+        """What routers report of the method; None if nothing is known of it."""
+        return await self.described.method(caller, found.endpoint, found.method)
 
     @contextmanager
     def calling(

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from ingress_service.core.arguments import payload_of, read_query
+from ingress_service.core.arguments import parameters_of, payload_of, read_query
 from ingress_service.core.call_options import PLAIN, RequestTerms, terms_of
 from ingress_service.core.cors import OTHER_PAGE, Cors
 from ingress_service.core.inference import InferencePath, inference_path, is_below
@@ -20,6 +20,7 @@ from ingress_service.core.peers import Requester
 from ingress_service.core.problems import INTERNAL, Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.requests import HEADER, RequestHeaders
 from ingress_service.core.routes import DEFAULT_LABEL, Matched, WrongMethod
+from ingress_service.core.uploads import upload_forms, upload_payload
 from ingress_service.shell.answers import CutShort, RequestAnswer, Send, send_values
 from ingress_service.shell.bodies import ClientLeft, HeldBodies, HeldBody, Receive
 from ingress_service.shell.callers import HttpCaller
@@ -31,6 +32,7 @@ from ingress_service.shell.request_spans import FoundPath, carried
 from slotmesh.errors import Executed, Reason, SlotmeshError
 from slotmesh.http_status import CLIENT_CLOSED
 from slotmesh.logs import get_logger
+from slotmesh.runtime.loop_slices import StepQueue
 
 HttpScope = dict[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -73,6 +75,7 @@ class HttpFront:
         self._pages = pages
         self._sockets = sockets
         self._inference = inference
+        self._steps = StepQueue()
         self.is_stopping = False
         """Set by the app. From then on a cancelled request does not mean that its client has left."""
 
@@ -211,10 +214,17 @@ class HttpFront:
             query, options = read_query(scope["query_string"])
         terms = terms_of(headers.terms, options) if headers.terms or options else PLAIN
         body = await held.read(receive, headers)
-        schemas = None
-        if query or found.arguments:
-            schemas = await self._mesh.schemas_of(caller, found)
-        payload = payload_of(forms, body, found.arguments, query, schemas)
+        method = None
+        if query or found.arguments or forms.is_upload:
+            method = await self._mesh.method_of(caller, found)
+        schemas = None if method is None else method.arguments
+        if forms.is_upload:
+            forms = upload_forms(forms, method, has_parameters=bool(query or found.arguments))
+        if forms.is_upload:
+            given = parameters_of(found.arguments, query, schemas)
+            payload = await self._steps.take(upload_payload(forms.call, body, given, schemas))
+        else:
+            payload = payload_of(forms, body, found.arguments, query, schemas)
         payload = carried(answer.trace, payload, answer.facts)
         await self._called(found, caller, held.who, forms, terms, payload, answer)
 

@@ -87,9 +87,9 @@ class Sockets:
             with self.mesh.visit(scope, headers) as visitor:
                 async with self.mesh.caller_of(visitor) as caller:
                     await send({"type": "websocket.accept", "headers": [(HEADER, request_id.encode())]})
-                    schemas = None
+                    method = None
                     if query or found.arguments:
-                        schemas = await self.mesh.schemas_of(caller, found)
+                        method = await self.mesh.method_of(caller, found)
 
                     def calling(size: int) -> AbstractContextManager[OpenedStream]:
                         return self.mesh.calling(caller, found.endpoint, visitor.who, size, terms.ordering_key)
@@ -99,7 +99,7 @@ class Sockets:
                         self, found, calling, terms, headers.trace, receive, send, request_id=request_id, facts=facts
                     )
                     with self._bodies.of(visitor.who) as held:
-                        await conversation.run(query, schemas, held)
+                        await conversation.run(query, None if method is None else method.arguments, held)
         except RequestRefusal as error:
             await self._refuse(error.problem, request_id, send)
         except SlotmeshError as error:

@@ -10,6 +10,37 @@ INGRESS: Final = "ingress_service"
 SECURITY: Final = "slotmesh/security"
 _FLOODS: Final = "tests/contract/ingress/test_floods.py"
 
+_UPLOADS: Final = (
+    mutant(
+        "a body of bytes goes unread to a method whose result is none",
+        INGRESS,
+        "return forms if method.yields or _is_no_bytes(method) else _PLAIN",
+        "return _PLAIN",
+        "tests/unit/ingress/test_uploads.py",
+    ),
+    mutant(
+        "what is not known of a method changes the form of its call",
+        INGRESS,
+        "if method is None or bytes_argument(method.arguments, {}) is None:",
+        "if False:",
+        "tests/unit/ingress/test_uploads.py",
+    ),
+    mutant(
+        "a body is put in place of an argument that the query gives",
+        INGRESS,
+        'if name != "$defs" and name not in given and any(',
+        'if name != "$defs" and any(',
+        "tests/unit/ingress/test_uploads.py",
+    ),
+    mutant(
+        "the base64 of a large body is made at once",
+        INGRESS,
+        "for at in range(0, len(body), STEP_BYTES):",
+        "for at in range(0, len(body), len(body) or 1):",
+        "tests/unit/ingress/test_uploads.py",
+    ),
+)
+
 _SHARES: Final = (
     mutant(
         "one holder can take all of a bound that many share",
@@ -117,4 +148,4 @@ _HEADS: Final = (
     ),
 )
 
-HTTP: Final = (*_SHARES, *_REQUESTS, *_HEADS)
+HTTP: Final = (*_UPLOADS, *_SHARES, *_REQUESTS, *_HEADS)

@@ -40,6 +40,23 @@ class Kinds:
     async def echo(self, value: bytes) -> bytes:
         return value
 
+    async def measure(self, name: str, image: bytes, scale: int = 1) -> dict[str, Any]:
+        return {"name": name, "bytes": scale * len(image), "end": list(image[-3:])}
+
+    async def pick(self, image: bytes, as_text: bool = False) -> bytes | str:
+        return "text" if as_text else image
+
+    async def rows(self, image: bytes, width: int = 2) -> AsyncIterator[list[int]]:
+        for at in range(0, len(image), width):
+            yield list(image[at : at + width])
+
+    async def size(self, image: bytes) -> int:
+        self.calls += 1
+        return len(image)
+
+    async def unannotated(self, image):  # type: ignore[no-untyped-def]
+        return image[::-1]
+
     async def anything(self, **named: Any) -> dict[str, Any]:
         return named
 

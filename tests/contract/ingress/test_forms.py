@@ -124,3 +124,57 @@ async def test_what_is_no_json_is_called_so_and_where(
     answer = await served.ask("POST", path, body, {"content-type": JSON, **headers})
     assert (answer.status, answer.json["executed"]) == (400, "no")
     assert detail in json.loads(answer.body)["detail"]
+
+
+IMAGE = bytes(range(7))
+
+
+@pytest.mark.parametrize(
+    ("path", "accept", "kind", "result"),
+    [
+        ("/kinds/size", None, JSON, b"7"),
+        ("/kinds/size", JSON, JSON, b"7"),
+        ("/kinds/size", "application/msgpack", "application/msgpack", b"\x07"),
+        ("/kinds/size", f"{OCTETS}, */*", JSON, b"7"),
+        ("/kinds/measure?name=cat&scale=2", None, JSON, b'{"name":"cat","bytes":14,"end":[4,5,6]}'),
+        ("/kinds/echo", None, OCTETS, IMAGE),
+        ("/kinds/echo", f"{JSON}, text/plain, */*", OCTETS, IMAGE),
+        ("/kinds/echo", JSON, JSON, b'"AAECAwQFBg=="'),
+        ("/kinds/pick", None, OCTETS, IMAGE),
+        ("/kinds/pick?as_text=true", None, JSON, b'"text"'),
+        ("/kinds/unannotated", None, OCTETS, IMAGE[::-1]),
+        ("/kinds/rows", None, JSON, b"[[0,1],[2,3],[4,5],[6]]"),
+        ("/kinds/rows?width=4", "application/x-ndjson", "application/x-ndjson", b"[0,1,2,3]\n[4,5,6]\n"),
+    ],
+)
+async def test_a_body_of_bytes_is_an_argument_and_the_result_is_what_the_method_returns(
+    served: ServedMesh, path: str, accept: str | None, kind: str, result: bytes
+) -> None:
+    headers = {"content-type": OCTETS, **({"accept": accept} if accept else {})}
+    answer = await served.ask("POST", path, IMAGE, headers)
+    assert (answer.status, answer.headers["content-type"], answer.body) == (200, kind, result)
+
+
+@pytest.mark.parametrize(
+    ("path", "accept", "status", "words"),
+    [
+        ("/kinds/unannotated", JSON, 415, "no argument that is annotated as bytes"),
+        ("/kinds/size?image=AAAA", None, 415, "that path and query do not give"),
+        ("/kinds/size?width=1", OCTETS, 400, "accept application/json"),
+        ("/kinds/size", "image/png", 406, OCTETS),
+    ],
+)
+async def test_a_body_of_bytes_that_no_argument_takes_is_refused_before_the_call(
+    served: ServedMesh, path: str, accept: str | None, status: int, words: str
+) -> None:
+    headers = {"content-type": OCTETS, **({"accept": accept} if accept else {})}
+    answer = await served.ask("POST", path, IMAGE, headers)
+    assert (answer.status, answer.json["executed"]) == (status, "no")
+    assert words in answer.json["detail"]
+
+
+async def test_the_document_names_octets_where_a_body_may_be_bytes(served: ServedMesh) -> None:
+    paths = (await served.ask("GET", "/-/openapi.json")).json["paths"]
+    content = {name: paths[f"/kinds/{name}"]["post"]["requestBody"]["content"] for name in ("measure", "add")}
+    assert content["measure"][OCTETS] == {"schema": {"type": "string", "format": "binary"}}
+    assert OCTETS not in content["add"]

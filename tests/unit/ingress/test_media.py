@@ -23,7 +23,12 @@ PLAIN = Forms(JSON, JSON, Framing.WHOLE)
         (b"application/json", b"text/html, application/*;q=0.1", PLAIN),
         (b"application/json", b"application/json;q=0.1, application/msgpack", Forms(JSON, MSGPACK, Framing.WHOLE)),
         (b"application/x-msgpack", b"", Forms(MSGPACK, MSGPACK, Framing.WHOLE)),
-        (b"application/octet-stream", b"image/png, */*;q=0.1", Forms(OCTETS, OCTETS, Framing.WHOLE)),
+        (b"application/octet-stream", b"", Forms(OCTETS, JSON, Framing.WHOLE, or_octets=True)),
+        (b"application/octet-stream", b"image/png, */*;q=0.1", Forms(OCTETS, JSON, Framing.WHOLE, or_octets=True)),
+        (b"application/octet-stream", b"application/octet-stream", Forms(OCTETS, OCTETS, Framing.WHOLE)),
+        (b"application/octet-stream", b"application/json", Forms(OCTETS, JSON, Framing.WHOLE)),
+        (b"application/octet-stream", b"application/msgpack, */*", Forms(OCTETS, MSGPACK, Framing.WHOLE, True)),
+        (b"application/octet-stream", b"text/event-stream", Forms(OCTETS, JSON, Framing.EVENTS)),
         (b"application/msgpack", b"text/event-stream", Forms(MSGPACK, JSON, Framing.EVENTS)),
         (b"", b"application/x-ndjson", Forms(JSON, JSON, Framing.LINES)),
     ],
@@ -37,8 +42,7 @@ def test_forms_follow_from_both_headers(content_type: bytes, accept: bytes, form
     [
         (b"text/plain", b"", 415),
         (b"application/json", b"application/json;q=0", 406),
-        (b"application/octet-stream", b"application/json", 406),
-        (b"application/octet-stream", b"text/event-stream", 406),
+        (b"application/octet-stream", b"image/png", 406),
     ],
 )
 def test_what_cannot_be_had_is_refused(content_type: bytes, accept: bytes, status: int) -> None:

@@ -1,0 +1,67 @@
+"""Bodies of bytes whose call is JSON or msgpack: beside parameters, or for a result that is no bytes. Pure.
+
+A call with `application/octet-stream` has the body as its one argument, unread, and its result is bytes. Any other call
+names the argument: the first one that is annotated as `bytes`, and that neither path nor query gives. In JSON it is
+base64, as everywhere.
+Invariants: a body goes unread as octet-stream where Accept allows that and the method may return bytes, as one without
+annotations may; so what is not known of a method never changes the form of its call.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Generator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ingress_service.core.arguments import Schemas, bytes_argument, encoded, is_bytes, kinds_of
+from ingress_service.core.media import JSON, OCTETS, Forms, Framing
+from ingress_service.core.openapi import DescribedMethod
+from ingress_service.core.problems import refusal
+
+STEP_BYTES: Final = 768 * 1024
+"""Of one step: a millisecond. Divisible by 3, so that the steps' base64 can be joined."""
+_PLAIN: Final = Forms(OCTETS, OCTETS, Framing.WHOLE)
+
+
+def upload_forms(forms: Forms, method: DescribedMethod | None, *, has_parameters: bool) -> Forms:
+    """The forms of the call with a body of bytes. `method`: None if nothing is known of it."""
+    if not forms.or_octets or has_parameters:
+        return forms
+    if method is None or bytes_argument(method.arguments, {}) is None:
+        return _PLAIN
+    return forms if method.yields or _is_no_bytes(method) else _PLAIN
+
+
+def upload_payload(
+    form: str, body: bytes, given: Mapping[str, Any], schemas: Schemas | None
+) -> Generator[None, None, bytes]:
+    """The payload of the call, made in steps of about a millisecond.
+
+    Args:
+        form: of the call, JSON or msgpack.
+        body: as it came.
+        given: the arguments from path and query.
+        schemas: of the method's arguments; None: not known.
+
+    Raises RequestRefusal if no argument takes the body.
+    """
+    if (name := bytes_argument(schemas, given)) is None:
+        beside = " that path and query do not give" if given else ""
+        text = f"the body is {OCTETS}, and the method has no argument{beside} that is annotated as bytes: send {JSON}"
+        raise refusal(415, text if given else f"{text}, or accept {OCTETS}")
+    if form != JSON:
+        return encoded(form, {name: body, **given})
+    pieces = [b"{", msgspec.json.encode(name), b':"']
+    for at in range(0, len(body), STEP_BYTES):
+        pieces.append(binascii.b2a_base64(body[at : at + STEP_BYTES], newline=False))
+        yield
+    pieces += [b'",', msgspec.json.encode(given)[1:]] if given else [b'"}']
+    return b"".join(pieces)
+
+
+def _is_no_bytes(method: DescribedMethod) -> bool:
+    """Whether the result is annotated, and never bytes."""
+    kinds = kinds_of(method.schema.get("result"), {"$defs": method.schema.get("$defs", {})})
+    return bool(kinds) and all(kind.keys() & {"type", "enum", "const"} and not is_bytes(kind) for kind in kinds)

@@ -1,0 +1,98 @@
+"""Which form the call of a body of bytes has, and its payload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ingress_service.core.media import JSON, MSGPACK, OCTETS, Forms, Framing
+from ingress_service.core.openapi import DescribedMethod
+from ingress_service.core.problems import RequestRefusal
+from ingress_service.core.uploads import STEP_BYTES, upload_forms, upload_payload
+
+BYTES = {"type": "string", "contentEncoding": "base64"}
+ASKED = Forms(OCTETS, JSON, Framing.WHOLE)
+OPEN = Forms(OCTETS, JSON, Framing.WHOLE, or_octets=True)
+PLAIN = Forms(OCTETS, OCTETS, Framing.WHOLE)
+
+
+def method(result: Any, *, argument: Any = None, yields: bool = False) -> DescribedMethod:
+    arguments = {"type": "object", "properties": {"n": {"type": "integer"}, "image": argument or BYTES}}
+    definitions = {"Label": {"type": "object"}, "Raw": {"anyOf": [BYTES, {"type": "null"}]}}
+    return DescribedMethod(
+        name="m", yields=yields, schema={"arguments": arguments, "result": result, "$defs": definitions}
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "forms"),
+    [
+        (None, PLAIN),
+        (DescribedMethod(name="m"), PLAIN),
+        (method({}), PLAIN),
+        (method(BYTES), PLAIN),
+        (method({"anyOf": [BYTES, {"type": "string"}]}), PLAIN),
+        (method({"$ref": "#/$defs/Raw"}), PLAIN),
+        (method({"type": "integer"}, argument={"type": "array"}), PLAIN),
+        (method({"type": "integer"}), OPEN),
+        (method({"type": "null"}), OPEN),
+        (method({"enum": [1, 2]}), OPEN),
+        (method({"$ref": "#/$defs/Label"}), OPEN),
+        (method(BYTES, yields=True), OPEN),
+        (method({"type": "integer"}, argument={"$ref": "#/$defs/Raw"}), OPEN),
+    ],
+)
+def test_bytes_go_unread_where_that_is_accepted_and_the_method_may_return_bytes(
+    known: DescribedMethod | None, forms: Forms
+) -> None:
+    assert upload_forms(OPEN, known, has_parameters=False) == forms
+    assert upload_forms(OPEN, known, has_parameters=True) == OPEN, "an octet-stream names no arguments"
+    assert upload_forms(ASKED, known, has_parameters=False) == ASKED, "nothing else is accepted"
+
+
+def made(form: str, body: bytes, given: dict[str, Any], schemas: Any) -> tuple[bytes, int]:
+    """The payload, and in how many steps beside the last one it was made."""
+    steps, count = upload_payload(form, body, given, schemas), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, count
+        count += 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, STEP_BYTES, STEP_BYTES + 1, 3 * STEP_BYTES - 1])
+@pytest.mark.parametrize("given", [{}, {"n": 3, "word": 'ü"'}])
+def test_the_payload_has_the_body_beside_what_is_given(size: int, given: dict[str, Any]) -> None:
+    body = (b"\x00\xff01" * (size // 4 + 1))[:size]
+    payload, steps = made(JSON, body, given, {"image": BYTES})
+    assert msgspec.json.decode(payload, type=dict[str, Any]) == {
+        "image": msgspec.json.decode(msgspec.json.encode(body)),
+        **given,
+    }
+    assert steps == -(-size // STEP_BYTES)
+    payload, _ = made(MSGPACK, body, given, {"image": BYTES})
+    assert msgspec.msgpack.decode(payload) == {"image": body, **given}
+
+
+def test_the_body_is_the_first_argument_of_bytes_that_nothing_gives() -> None:
+    schemas = {"$defs": {"Raw": BYTES}, "n": {"type": "integer"}, "mask": {"$ref": "#/$defs/Raw"}, "image": BYTES}
+    assert made(MSGPACK, b"x", {}, schemas)[0] == msgspec.msgpack.encode({"mask": b"x"})
+    assert made(MSGPACK, b"x", {"mask": ""}, schemas)[0] == msgspec.msgpack.encode({"image": b"x", "mask": ""})
+
+
+@pytest.mark.parametrize(
+    ("schemas", "given", "way_out"),
+    [
+        (None, {}, "accept application/octet-stream"),
+        ({"n": {"type": "integer"}}, {}, "accept application/octet-stream"),
+        ({"image": BYTES}, {"image": ""}, "send application/json"),
+    ],
+)
+def test_a_method_without_such_an_argument_is_not_called(schemas: Any, given: dict[str, Any], way_out: str) -> None:
+    with pytest.raises(RequestRefusal) as refused:
+        made(JSON, b"x", given, schemas)
+    assert refused.value.problem.status == 415
+    assert refused.value.problem.detail.endswith(way_out)
