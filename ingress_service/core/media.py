@@ -79,6 +79,13 @@ def forms_of(content_type: bytes, accept: bytes) -> Forms:
     return _negotiated_upload(accept) if name == OCTETS else _negotiated(name, accept)
 
 
+def check_untyped(body: bytes) -> None:
+    """Whether a body without a Content-Type can be JSON. Raises RequestRefusal for bytes, which need one."""
+    if (start := body[:64].lstrip()) and start[:1] not in b"[{":
+        text = f"without a Content-Type the body must be {JSON}, an array or an object, and this is neither"
+        raise refusal(415, f"{text}: send bytes as Content-Type: {OCTETS}")
+
+
 def _check_charset(content_type: bytes) -> None:
     """JSON is UTF-8 (RFC 8259). Raises RequestRefusal for any other charset that is named."""
     for each in content_type.lower().split(b";")[1:]:

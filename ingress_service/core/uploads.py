@@ -16,9 +16,11 @@ from typing import Any, Final
 import msgspec
 
 from ingress_service.core.arguments import Schemas, bytes_argument, encoded, is_bytes, kinds_of
-from ingress_service.core.media import JSON, OCTETS, Forms, Framing
+from ingress_service.core.media import JSON, MSGPACK, OCTETS, Forms, Framing
 from ingress_service.core.openapi import DescribedMethod
 from ingress_service.core.problems import refusal
+from slotmesh.errors import Reason
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 
 STEP_BYTES: Final = 768 * 1024
 """Of one step: a millisecond. Divisible by 3, so that the steps' base64 can be joined."""
@@ -45,14 +47,16 @@ def upload_payload(
         given: the arguments from path and query.
         schemas: of the method's arguments; None: not known.
 
-    Raises RequestRefusal if no argument takes the body.
+    Raises RequestRefusal if no argument takes the body, or base64 makes it too large.
     """
     if (name := bytes_argument(schemas, given)) is None:
-        beside = " that path and query do not give" if given else ""
-        text = f"the body is {OCTETS}, and the method has no argument{beside} that is annotated as bytes: send {JSON}"
-        raise refusal(415, text if given else f"{text}, or accept {OCTETS}")
+        text = f"the body is {OCTETS}, and no argument of the method takes it: annotate one as bytes"
+        raise refusal(415, f"{text} that path and query do not give" if given else f"{text}, or accept {OCTETS}")
     if form != JSON:
         return encoded(form, {name: body, **given})
+    if (size := (len(body) + 2) // 3 * 4) > MAX_PAYLOAD_BYTES:
+        text = f"the body has {len(body):,} bytes, {size:,} as base64 in {JSON}, and the limit is {MAX_PAYLOAD_BYTES:,}"
+        raise refusal(413, f"{text}: send less, or accept {MSGPACK}, which needs no base64", Reason.PAYLOAD_TOO_LARGE)
     pieces = [b"{", msgspec.json.encode(name), b':"']
     for at in range(0, len(body), STEP_BYTES):
         pieces.append(binascii.b2a_base64(body[at : at + STEP_BYTES], newline=False))

@@ -15,7 +15,7 @@ from ingress_service.core.arguments import parameters_of, payload_of, read_query
 from ingress_service.core.call_options import PLAIN, RequestTerms, terms_of
 from ingress_service.core.cors import OTHER_PAGE, Cors
 from ingress_service.core.inference import InferencePath, inference_path, is_below
-from ingress_service.core.media import Forms, Framing, forms_of
+from ingress_service.core.media import Forms, Framing, check_untyped, forms_of
 from ingress_service.core.peers import Requester
 from ingress_service.core.problems import INTERNAL, Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.requests import HEADER, RequestHeaders
@@ -214,6 +214,8 @@ class HttpFront:
             query, options = read_query(scope["query_string"])
         terms = terms_of(headers.terms, options) if headers.terms or options else PLAIN
         body = await held.read(receive, headers)
+        if not headers.content_type:
+            check_untyped(body)
         method = None
         if query or found.arguments or forms.is_upload:
             method = await self._mesh.method_of(caller, found)

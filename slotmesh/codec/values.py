@@ -247,7 +247,7 @@ def _encode_bytes(value: Any) -> bytes:
         return bytes(memoryview(value))  # its buffer: a subclass's own methods are not called
     if is_array(value):
         return _elements(value)
-    raise EncodeError(f"{OCTET_STREAM} carries bytes, got {_name(type(value))}; {MSGPACK} carries values")
+    raise EncodeError(f"{OCTET_STREAM} carries bytes, got {_name(type(value))}; {JSON} and {MSGPACK} carry values")
 
 
 def _elements(array: Any) -> bytes:

@@ -39,6 +39,20 @@ _UPLOADS: Final = (
         "for at in range(0, len(body), len(body) or 1):",
         "tests/unit/ingress/test_uploads.py",
     ),
+    mutant(
+        "a body counts without its base64",
+        INGRESS,
+        "if (size := (len(body) + 2) // 3 * 4) > MAX_PAYLOAD_BYTES:",
+        "if (size := len(body)) > MAX_PAYLOAD_BYTES:",
+        "tests/unit/ingress/test_uploads.py",
+    ),
+    mutant(
+        "bytes without a Content-Type are taken for JSON",
+        INGRESS,
+        "if not headers.content_type:\n            check_untyped(body)",
+        "if False:\n            check_untyped(body)",
+        "tests/contract/ingress/test_forms.py",
+    ),
 )
 
 _SHARES: Final = (

@@ -158,7 +158,7 @@ async def test_a_body_of_bytes_is_an_argument_and_the_result_is_what_the_method_
 @pytest.mark.parametrize(
     ("path", "accept", "status", "words"),
     [
-        ("/kinds/unannotated", JSON, 415, "no argument that is annotated as bytes"),
+        ("/kinds/unannotated", JSON, 415, "annotate one as bytes"),
         ("/kinds/size?image=AAAA", None, 415, "that path and query do not give"),
         ("/kinds/size?width=1", OCTETS, 400, "accept application/json"),
         ("/kinds/size", "image/png", 406, OCTETS),
@@ -171,6 +171,12 @@ async def test_a_body_of_bytes_that_no_argument_takes_is_refused_before_the_call
     answer = await served.ask("POST", path, IMAGE, headers)
     assert (answer.status, answer.json["executed"]) == (status, "no")
     assert words in answer.json["detail"]
+
+
+async def test_an_upload_without_a_content_type_is_refused_with_the_header_to_send(served: ServedMesh) -> None:
+    answer = await served.ask("POST", "/kinds/size", b"\x89PNG", {"content-type": ""})
+    assert (answer.status, answer.json["executed"]) == (415, "no")
+    assert OCTETS in answer.json["detail"]
 
 
 async def test_the_document_names_octets_where_a_body_may_be_bytes(served: ServedMesh) -> None:

@@ -108,7 +108,7 @@ def test_malformed_payloads_are_decode_errors(content_type: str, payload: bytes)
 @pytest.mark.parametrize(
     ("content_type", "value", "message"),
     [
-        (OCTET_STREAM, "text", "carries bytes, got str"),
+        (OCTET_STREAM, "text", "carries bytes, got str; application/json and application/msgpack carry values"),
         (PROTOBUF, b"bytes", "carries a protobuf message, got bytes"),
         (MSGPACK, Unknown(), "Unknown"),
         (JSON, Unknown(), "Unknown"),

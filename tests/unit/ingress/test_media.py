@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ingress_service.core.arguments import _DECODERS, payload_of, read_query
-from ingress_service.core.media import FRAMES, JSON, MSGPACK, OCTETS, Forms, Framing, forms_of
+from ingress_service.core.media import FRAMES, JSON, MSGPACK, OCTETS, Forms, Framing, check_untyped, forms_of
 from ingress_service.core.problems import RequestRefusal
 
 PLAIN = Forms(JSON, JSON, Framing.WHOLE)
@@ -49,6 +49,19 @@ def test_what_cannot_be_had_is_refused(content_type: bytes, accept: bytes, statu
     with pytest.raises(RequestRefusal) as refused:
         forms_of(content_type, accept)
     assert refused.value.problem.status == status
+
+
+@pytest.mark.parametrize("body", [b"", b"\r\n\t [1]", b'{"a": 1}', b"[", b" " * 100 + b"x"])
+def test_a_body_without_a_type_may_be_json(body: bytes) -> None:
+    check_untyped(body)
+
+
+@pytest.mark.parametrize("body", [b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF89a", b"\0", b"a=1", b"5", b'"Ada"'])
+def test_a_body_without_a_type_that_is_no_json_is_refused_with_the_header_to_send(body: bytes) -> None:
+    with pytest.raises(RequestRefusal) as refused:
+        check_untyped(body)
+    assert refused.value.problem.status == 415
+    assert refused.value.problem.detail.endswith("Content-Type: application/octet-stream")
 
 
 def test_each_form_that_there_is_is_named_once() -> None:

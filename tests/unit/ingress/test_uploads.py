@@ -11,6 +11,7 @@ from ingress_service.core.media import JSON, MSGPACK, OCTETS, Forms, Framing
 from ingress_service.core.openapi import DescribedMethod
 from ingress_service.core.problems import RequestRefusal
 from ingress_service.core.uploads import STEP_BYTES, upload_forms, upload_payload
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 
 BYTES = {"type": "string", "contentEncoding": "base64"}
 ASKED = Forms(OCTETS, JSON, Framing.WHOLE)
@@ -83,12 +84,24 @@ def test_the_body_is_the_first_argument_of_bytes_that_nothing_gives() -> None:
     assert made(MSGPACK, b"x", {"mask": ""}, schemas)[0] == msgspec.msgpack.encode({"image": b"x", "mask": ""})
 
 
+def test_a_body_that_base64_makes_too_large_is_refused_and_msgpack_carries_it() -> None:
+    largest = MAX_PAYLOAD_BYTES // 4 * 3
+    assert made(JSON, bytes(largest), {}, {"image": BYTES})[1] == -(-largest // STEP_BYTES)
+    with pytest.raises(RequestRefusal) as refused:
+        made(JSON, bytes(largest + 1), {}, {"image": BYTES})
+    problem = refused.value.problem
+    assert (problem.status, problem.reason) == (413, "PAYLOAD_TOO_LARGE")
+    assert "50,331,649 bytes, 67,108,868 as base64" in problem.detail
+    assert "accept application/msgpack" in problem.detail
+    assert len(made(MSGPACK, bytes(largest + 1), {}, {"image": BYTES})[0]) > largest
+
+
 @pytest.mark.parametrize(
     ("schemas", "given", "way_out"),
     [
         (None, {}, "accept application/octet-stream"),
         ({"n": {"type": "integer"}}, {}, "accept application/octet-stream"),
-        ({"image": BYTES}, {"image": ""}, "send application/json"),
+        ({"image": BYTES}, {"image": ""}, "annotate one as bytes that path and query do not give"),
     ],
 )
 def test_a_method_without_such_an_argument_is_not_called(schemas: Any, given: dict[str, Any], way_out: str) -> None:
