@@ -286,6 +286,11 @@ class RouterScheduler:
     def step(self, event: RouterEvent, now: float) -> list[RouterCommand]:
         """Something has happened: returns what is to be done, in order."""
         step = Step(now)
+        self.follow(event, step)
+        return step.commands
+
+    def follow(self, event: RouterEvent, step: Step) -> None:
+        """As `step`, whose commands are also valid if this raises, which is a defect: they are what it got to."""
         self._handlers[type(event)](event, step)
         if step.has_flipped:
             self._availability.follow(step)
@@ -296,7 +301,6 @@ class RouterScheduler:
         for under_way, hook in self._features.concluded:
             if under_way:
                 hook(step)
-        return step.commands
 
     # -- what callers may have under way ---------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import cast
+from typing import Final, cast
 
 from router_service.core.commands import (
     AskReconcile,
@@ -32,6 +32,7 @@ from router_service.core.commands import (
     ReportRunDefect,
     RetryLink,
     RouterCommand,
+    Step,
     TakeValues,
 )
 from router_service.core.events import CallerLeft, RouterEvent, RouterTimePassed, SessionConnected, SessionDisconnected
@@ -80,6 +81,8 @@ class FrameCounts:
         """Frames with calls to replicas and with their results, by backend and direction."""
 
 
+PAUSE_S: Final = 1.0
+"""How long timers wait after a step that raised."""
 FIRST_TABLE_WAIT_S = 3.0
 """Maximum time that calls wait for the first routing table."""
 
@@ -138,21 +141,27 @@ class Dispatcher:
         self._sinks: dict[Caller, CallerSink] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._not_before = 0.0
+        """When the timer may be due again, after a step of it that raised."""
 
     def post(self, event: RouterEvent) -> None:
         """Passes an event to the scheduler, and carries out its commands before this returns.
 
-        Streams with something to write then begin to write.
+        Streams with something to write then begin to write. A defect is raised, as late as it can be: what a step has
+        commanded up to there is carried out, since it concerns others.
         """
         woken = self.woken
         is_first, woken.is_at_work = not woken.is_at_work, True
+        step = Step(self.clock.now())
         try:
-            commands = self.scheduler.step(event, self.clock.now())
-            if self.failures is not None:
-                self.failures.carried_out(commands)
-            if self.traces is not None:
-                self.traces.carried_out(commands, self.clock.now())
-            self._do(commands)
+            try:
+                self.scheduler.follow(event, step)
+            finally:
+                if self.failures is not None:
+                    self.failures.carried_out(step.commands)
+                if self.traces is not None:
+                    self.traces.carried_out(step.commands, self.clock.now())
+                self._do(step.commands)
         finally:
             if is_first:
                 woken.write()
@@ -214,36 +223,40 @@ class Dispatcher:
     # -- effects -------------------------------------------------------------------------------------------------
 
     def _do(self, commands: list[RouterCommand]) -> None:
+        defect: Exception | None = None
         for command in commands:
-            match command:
-                case DeliverResults() | DeliverDone() | DeliverFailure() | DeliverValues():
-                    sink = self._sinks.get(command.caller)
-                    if sink is not None:
-                        sink.deliver(command)
-                case Flush(replica):
-                    self._links[replica].flush()
-                case CancelRun(sent):
-                    self._links[sent.replica].cancel(command)
-                case AskReconcile(replica, session):
-                    self._links[replica].reconcile(session)
-                case TakeValues(replica, run_id, count):
-                    self._links[replica].take(run_id, count)
-                case OpenLink(replica):
-                    self._links[replica] = self._open_link(replica, self)
-                case NameRoster() | DeliverSlot() | DeliverTaken() | DeliverTargets():
-                    self._inform(command)
-                case RetryLink(replica, delay_s):
-                    self.links.retry(replica, delay_s)
-                case CloseLink(replica):
-                    self.links.close(replica)
-                case ReportLoad():
-                    self.report_load()
-                case ReportRunDefect(state, event):
-                    self.counts.defects += 1
-                    _log.error(
-                        "a run of calls is in a state that it cannot be in", why=RUN_LIFE.impossible(state, event)
-                    )
+            try:
+                match command:
+                    case DeliverResults() | DeliverDone() | DeliverFailure() | DeliverValues():
+                        sink = self._sinks.get(command.caller)
+                        if sink is not None:
+                            sink.deliver(command)
+                    case Flush(replica):
+                        self._links[replica].flush()
+                    case CancelRun(sent):
+                        self._links[sent.replica].cancel(command)
+                    case AskReconcile(replica, session):
+                        self._links[replica].reconcile(session)
+                    case TakeValues(replica, run_id, count):
+                        self._links[replica].take(run_id, count)
+                    case OpenLink(replica):
+                        self._links[replica] = self._open_link(replica, self)
+                    case NameRoster() | DeliverSlot() | DeliverTaken() | DeliverTargets():
+                        self._inform(command)
+                    case RetryLink(replica, delay_s):
+                        self.links.retry(replica, delay_s)
+                    case CloseLink(replica):
+                        self.links.close(replica)
+                    case ReportLoad():
+                        self.report_load()
+                    case ReportRunDefect(state, event):
+                        self.counts.defects += 1
+                        _log.error("a run of calls is in an impossible state", why=RUN_LIFE.impossible(state, event))
+            except Exception as error:  # noqa: BLE001 - raised once the commands for others are carried out
+                defect = defect or error
         self._arm()
+        if defect is not None:
+            raise defect
 
     def _inform(self, command: NameRoster | DeliverSlot | DeliverTaken | DeliverTargets) -> None:
         """Delivers commands that only one kind of caller receives."""
@@ -271,7 +284,10 @@ class Dispatcher:
     def _arm(self) -> None:
         """Wakes the scheduler at its next deadline; an earlier timer that is still needed stays."""
         due = self.scheduler.next_deadline()
-        if due is None or (self._timer is not None and self._timer_at <= due):
+        if due is None:
+            return
+        due = max(due, self._not_before)
+        if self._timer is not None and self._timer_at <= due:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -281,4 +297,14 @@ class Dispatcher:
 
     def _wake(self) -> None:
         self._timer = None
-        self.post(RouterTimePassed())
+        now = self.clock.now()
+        try:
+            self.post(RouterTimePassed())
+        except Exception:
+            # What raises is still due: other timers wait, so that it is not tried at each turn of the event loop.
+            self._not_before = now + PAUSE_S
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._arm()
+            raise

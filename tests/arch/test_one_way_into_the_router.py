@@ -15,7 +15,7 @@ ASKED = frozenset({"counters", "next_deadline", "scan_calls", "table", "tenants"
 """What the scheduler tells anybody."""
 ACCOUNTING = frozenset({"admit", "joined", "left", "released"})
 """What a caller has under way: it is counted at once, and no command follows from it."""
-OF_THE_DISPATCHER = ASKED | ACCOUNTING | {"cut_frame", "cut_ops", "step"}
+OF_THE_DISPATCHER = ASKED | ACCOUNTING | {"cut_frame", "cut_ops", "follow", "step"}
 SCHEDULERS = frozenset({"scheduler", "_scheduler"})
 CALLERS = frozenset({"caller", "_caller"})
 REPLICAS = frozenset({"replica", "_replica"})

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 
-from router_service.core.commands import CancelRun, Delivery
+from router_service.core.commands import CancelRun, Delivery, Step
 from router_service.core.events import (
     CallsCancelled,
     CallsSubmitted,
     LinkFailed,
     LinkLost,
     LinkOpened,
+    RouterEvent,
+    RouterTimePassed,
     RunsCompleted,
     TableReceived,
 )
@@ -73,6 +76,11 @@ class NotedLink:
 
     def close(self) -> None:
         self._tell("close")
+
+
+class BrokenSink:
+    def deliver(self, delivery: Delivery) -> None:
+        raise ZeroDivisionError
 
 
 class NotedSink:
@@ -260,3 +268,66 @@ async def test_what_has_expired_is_not_cut_though_the_event_loop_has_not_come_to
     assert shell.cut("r") == 1
     assert shell.notes.take() == ["DeliverFailure [1]"]
     assert shell.cut("r") == 0
+
+
+# -- defects -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_sink_that_raises_costs_others_no_results(shell: Shell) -> None:
+    broken, client = caller(), shell.attach(caller())
+    shell.dispatcher.attach(broken, BrokenSink())
+    shell.submit(broken, 1)
+    shell.submit(client, 2)
+    assert shell.cut("r") == 2
+    shell.notes.take()
+    with pytest.raises(ZeroDivisionError):
+        shell.dispatcher.post(RunsCompleted(shell.replica("r"), [([1, 2], [b"a", b"b"], "")], [], None))
+    assert shell.notes.take() == ["DeliverResults [2]"]
+
+
+def raises_after(monkeypatch: pytest.MonkeyPatch, shell: Shell, kind: type[RouterEvent]) -> list[float]:
+    """Each step of such an event raises at its end. Returns the times of these steps."""
+    times, follow = list[float](), shell.dispatcher.scheduler.follow
+
+    def broken(event: RouterEvent, step: Step) -> None:
+        follow(event, step)
+        if isinstance(event, kind):
+            times.append(step.now)
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(shell.dispatcher.scheduler, "follow", broken)
+    return times
+
+
+@pytest.mark.asyncio
+async def test_what_a_step_that_raises_has_commanded_is_carried_out(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = shell.attach(caller())
+    shell.submit(client, 1)
+    assert shell.cut("r") == 1
+    shell.notes.take()
+    raises_after(monkeypatch, shell, RunsCompleted)
+    with pytest.raises(ZeroDivisionError):
+        shell.dispatcher.post(RunsCompleted(shell.replica("r"), [([1], [b"a"], "")], [], None))
+    assert shell.notes.take() == ["DeliverResults [1]"]
+
+
+@pytest.mark.asyncio
+async def test_timers_go_on_after_a_step_that_raised_and_not_at_each_turn(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = shell.attach(caller())
+    times, dispatcher = raises_after(monkeypatch, shell, RouterTimePassed), shell.dispatcher
+    monkeypatch.setattr("router_service.shell.dispatcher.PAUSE_S", 0.2)
+    for number in (1, 2):
+        dispatcher.post(CallsSubmitted(client, "e", [(options(timeout_s=0.01 * number), [number], [b"x"])]))
+    shell.notes.take()
+    began = shell.clock.now()
+    for passed_s, delivered in ((0.015, ["DeliverFailure [1]"]), (0.1, []), (0.22, ["DeliverFailure [2]"])):
+        shell.clock.advance(began + passed_s - shell.clock.now())
+        with suppress(ZeroDivisionError):
+            dispatcher.cut_frame(shell.replica("r"), 0, 0)
+        assert [it for it in shell.notes.take() if it.startswith("Deliver")] == delivered
+    assert len(times) == 2, "in between the timer rests"

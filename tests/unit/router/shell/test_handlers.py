@@ -62,4 +62,4 @@ def test_an_event_without_a_handler_is_refused_at_once() -> None:
 
 def test_there_is_no_other_way_in() -> None:
     public = {name for name in vars(RouterScheduler) if not name.startswith("_")} - READ
-    assert public == {"step"} | ASKED | TAKEN_BY_LINKS | ACCOUNTING
+    assert public == {"step", "follow"} | ASKED | TAKEN_BY_LINKS | ACCOUNTING
