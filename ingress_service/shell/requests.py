@@ -18,6 +18,7 @@ from ingress_service.core.inference import InferencePath, inference_path, is_bel
 from ingress_service.core.media import Forms, Framing, check_untyped, forms_of
 from ingress_service.core.peers import Requester
 from ingress_service.core.problems import INTERNAL, Problem, RequestRefusal, problem_of, refusal
+from ingress_service.core.raw_results import has_own_type, raw_result
 from ingress_service.core.requests import HEADER, RequestHeaders
 from ingress_service.core.routes import DEFAULT_LABEL, Matched, WrongMethod
 from ingress_service.core.uploads import upload_forms, upload_payload
@@ -244,6 +245,9 @@ class HttpFront:
             if forms.framing is Framing.WHOLE:
                 result = await make_call(calls, found.method, forms.call, terms, payload)
                 result, head = head_of(result)
+                if head.lines and has_own_type(head, forms.call):
+                    method = await self._mesh.method_of(caller, found)
+                    result = await self._steps.take(raw_result(forms.call, result, method))
                 lines = head.with_lines([(b"content-type", forms.call.encode())])
                 await answer.whole(head.status, lines, result if head.has_body else b"")
             else:

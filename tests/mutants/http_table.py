@@ -154,6 +154,20 @@ _HEADS: Final = (
         "tests/contract/ingress/test_http_context.py",
     ),
     mutant(
+        "a handler's JSON is taken out of its form",
+        INGRESS,
+        'form != OCTETS and b"json" not in own',
+        "form != OCTETS",
+        "tests/unit/ingress/test_raw_results.py",
+    ),
+    mutant(
+        "what may be bytes or a text is taken for bytes",
+        INGRESS,
+        "if kinds and all(map(is_bytes, kinds)):",
+        "if any(map(is_bytes, kinds)):",
+        "tests/unit/ingress/test_raw_results.py",
+    ),
+    mutant(
         "an answer without a body has one",
         INGRESS,
         "return self.status not in BODILESS",

@@ -35,10 +35,10 @@ class Held:
         self.gate = asyncio.Event()
         self.running = 0
 
-    async def hold(self, value: bytes = b"") -> int:
+    async def hold(self, value: bytes = b"") -> bytes:
         self.running += 1
         await self.gate.wait()
-        return len(value)
+        return value[:1]
 
     async def echo(self, value: bytes) -> bytes:
         return value

@@ -92,6 +92,14 @@ class Answers:
         http.respond(200, {"Content-Type": "image/png"})
         return body
 
+    async def page(self, name: str) -> str:
+        respond([200, [["Content-Type", "text/html"]]])
+        return f'<a title="ü">{name}</a>'
+
+    async def thumbnail(self, name: str, width: int = 8) -> bytes:
+        respond([200, [["Content-Type", "image/png"], ["X-A", "b"]]])
+        return b"\x89PNG" + name.encode() * width
+
     async def fails(self) -> None:
         respond([201, [["X-A", "b"]]])
         slotmesh.abort("NOT_FOUND", "after all")
@@ -108,8 +116,12 @@ class Answers:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served() -> AsyncIterator[ServedMesh]:
-    route = Route(path="/tell/{name}", endpoint="answers", method="tell", methods=("GET", "PUT"))
-    async with served_mesh({"answers": Answers}, route, handler_headers="user-agent, x-a, cookie") as mesh:
+    routes = (
+        Route(path="/tell/{name}", endpoint="answers", method="tell", methods=("GET", "PUT")),
+        Route(path="/thumbnails/{name}", endpoint="answers", method="thumbnail", methods=("GET",)),
+        Route(path="/pages/{name}", endpoint="answers", method="page", methods=("GET",)),
+    )
+    async with served_mesh({"answers": Answers}, *routes, handler_headers="user-agent, x-a, cookie") as mesh:
         yield mesh
 
 
@@ -150,6 +162,23 @@ async def test_a_large_body_has_its_request_beside_it(served: ServedMesh) -> Non
     body = b"x" * (3 * 2**20)
     answer = await served.ask("POST", "/answers/raw", body, {"content-type": "application/octet-stream"})
     assert (answer.status, answer.headers["content-type"], answer.body == body) == (200, "image/png", True)
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json", "application/msgpack", "image/webp,image/*,*/*;q=0.8"])
+@pytest.mark.parametrize("is_route", [True, False])
+async def test_a_type_of_the_handlers_own_has_its_bytes_and_texts_as_they_are(
+    served: ServedMesh, accept: str, is_route: bool
+) -> None:
+    async def ask(method: str, path: str) -> HttpAnswer:
+        if is_route:
+            return await served.ask("GET", path, b"", {"accept": accept})
+        return await served.ask("POST", f"/answers/{method}", ["a"], {"accept": accept})
+
+    answer = await ask("thumbnail", "/thumbnails/a?width=8")
+    assert (answer.headers["content-type"], answer.headers["x-a"]) == ("image/png", "b")
+    assert answer.body == b"\x89PNGaaaaaaaa"
+    answer = await ask("page", "/pages/a")
+    assert (answer.headers["content-type"], answer.body.decode()) == ("text/html", '<a title="ü">a</a>')
 
 
 async def test_calls_that_did_not_come_by_http_have_none(served: ServedMesh) -> None:
