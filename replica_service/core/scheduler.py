@@ -130,9 +130,15 @@ class ReplicaScheduler:
     def step(self, event: ReplicaEvent, now: float) -> Commands:
         """Handles the event and returns the commands that follow. `now`: monotonic seconds."""
         commands: Commands = []
-        HANDLERS[type(event)](self._state, event, now, commands)
-        settle(self._state, now, commands)
+        self.follow(event, now, commands)
         return commands
+
+    def follow(self, event: ReplicaEvent, now: float, commands: Commands) -> None:
+        """As `step`, with commands that are also valid if this raises, which is a defect: they are what it got to."""
+        try:
+            HANDLERS[type(event)](self._state, event, now, commands)
+        finally:
+            settle(self._state, now, commands)
 
     def hold_keys(self) -> None:
         """Enables the handler's hooks for gained and lost partitions. To be called before the first call."""

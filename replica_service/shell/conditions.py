@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 
 class Conditions:
@@ -48,24 +49,29 @@ class Conditions:
                 future.set_result(None)
 
 
-MIN_TIMER_S = 0.001
+MIN_TIMER_S: Final = 0.001
 """The event loop's timers tick in milliseconds."""
+PAUSE_S: Final = 1.0
 
 
 class DeadlineTimer:
-    """Fires once, no later than the earliest deadline that was set since it fired last."""
+    """Fires once, no later than the earliest deadline that was set since it fired last.
 
-    __slots__ = ("_at", "_fired", "_handle", "_loop", "_now")
+    After what it calls has raised, which is a defect, it does not fire for `PAUSE_S`: what raised may still be due.
+    """
+
+    __slots__ = ("_at", "_fired", "_handle", "_loop", "_not_before", "_now")
 
     def __init__(self, now: Callable[[], float], fired: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._now = now
         self._fired = fired
         self._handle: asyncio.TimerHandle | None = None
-        self._at = 0.0
+        self._at = self._not_before = 0.0
 
     def set(self, deadline: float) -> None:
         """Sets the timer. An earlier running timer is kept; the engine sets it again when it has fired."""
+        deadline = max(deadline, self._not_before)
         if self._handle is not None:
             if self._at <= deadline:
                 return
@@ -80,4 +86,12 @@ class DeadlineTimer:
 
     def _fire(self) -> None:
         self._handle = None
-        self._fired()
+        try:
+            self._fired()
+        except Exception:
+            self._not_before = self._now() + PAUSE_S
+            if self._handle is not None:
+                self._handle.cancel()
+                self._handle = None
+                self.set(self._at)
+            raise

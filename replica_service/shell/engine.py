@@ -327,39 +327,46 @@ class Engine:
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def post(self, event: ReplicaEvent) -> None:
-        """The only way into the scheduler: carries out its commands, sets the timer, and checks conditions."""
-        scheduler = self.scheduler
-        if commands := scheduler.step(event, self._now()):
+        """The only way into the scheduler: carries out its commands, those of a step that raises as well."""
+        scheduler, commands = self.scheduler, list[ReplicaCommand]()
+        try:
+            scheduler.follow(event, self._now(), commands)
+        finally:
             self._carry_out(commands)
-        deadline = scheduler.next_deadline()
-        if deadline is not None:
-            self._timer.set(deadline)
-        if self._waiters:
-            self._conditions.look_around()
+            if (deadline := scheduler.next_deadline()) is not None:
+                self._timer.set(deadline)
+            if self._waiters:
+                self._conditions.look_around()
 
     def _carry_out(self, commands: list[ReplicaCommand]) -> None:
+        defect: Exception | None = None
         for command in commands:
-            match command:
-                case StartTurn() | StartCalls():
-                    self._executor_of[command.run.options.method].start(command)
-                case StartBatch():
-                    self._executor_of[command.method].start(command)
-                    self.counters.batch(command.count)
-                case Refuse() | Fail():
-                    self._end_unstarted(command)
-                case Grant():
-                    self.slots.granted(command)
-                case ReportRenewal():
-                    self.slots.renewed(command)
-                case ReportAttach(link=link) | ReportDetached(link=link):
-                    link.outbox.slot_changed(command)
-                case ReportCapacity(link=link):
-                    link.outbox.tell_capacity()
-                case CallKeyHook():
-                    self.tell_keys(command)
-                case ReportDefect(what=what):
-                    self.counters.defects += 1
-                    _log.error("a defect of the replica: an event was ignored", what=what)
+            try:
+                match command:
+                    case StartTurn() | StartCalls():
+                        self._executor_of[command.run.options.method].start(command)
+                    case StartBatch():
+                        self._executor_of[command.method].start(command)
+                        self.counters.batch(command.count)
+                    case Refuse() | Fail():
+                        self._end_unstarted(command)
+                    case Grant():
+                        self.slots.granted(command)
+                    case ReportRenewal():
+                        self.slots.renewed(command)
+                    case ReportAttach(link=link) | ReportDetached(link=link):
+                        link.outbox.slot_changed(command)
+                    case ReportCapacity(link=link):
+                        link.outbox.tell_capacity()
+                    case CallKeyHook():
+                        self.tell_keys(command)
+                    case ReportDefect(what=what):
+                        self.counters.defects += 1
+                        _log.error("a defect of the replica: an event was ignored", what=what)
+            except Exception as error:  # noqa: BLE001 - raised once the commands for others are carried out
+                defect = defect or error
+        if defect is not None:
+            raise defect
 
     def _fail(self, run: ReplicaRun, failure: Failure) -> None:
         """Fails the only call of a run that was not submitted to the scheduler."""

@@ -205,13 +205,13 @@ async def test_revoke_tells_of_each_partition_when_it_is_empty() -> None:
 
 async def test_partitions_of_many_endpoints_are_revoked_in_one_step_and_reported_in_one_answer() -> None:
     async with hosting(Handler) as host:
-        steps, step = list[object](), host.engine.scheduler.step
+        steps, follow = list[object](), host.engine.scheduler.follow
 
-        def counted(event: Any, now: float) -> Any:
+        def counted(event: Any, now: float, commands: Any) -> None:
             steps.append(event)
-            return step(event, now)
+            follow(event, now, commands)
 
-        host.engine.scheduler.step = counted  # type: ignore[method-assign]
+        host.engine.scheduler.follow = counted  # type: ignore[method-assign]
         waves = host.engine.revoke({f"e{at}": {0: at, 7: at} for at in range(300)})
         assert await anext(waves) == {f"e{at}": {0: at, 7: at} for at in range(300)}
         assert [wave async for wave in waves] == []
