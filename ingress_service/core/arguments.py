@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -130,14 +131,19 @@ def _guessed(text: str) -> Any:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
         return int(text)
-    return float(text) if _NUMBER.fullmatch(text) and len(text) <= 32 else text
+    return float(text) if _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number that a float can be: JSON has no infinity, and would carry null in its place."""
+    return len(text) <= 32 and _NUMBER.fullmatch(text) is not None and isfinite(float(text))
 
 
 def _typed(text: str, kinds: Sequence[Mapping[str, Any]]) -> Any:
     named = {it.get("type") for it in kinds}
     if "integer" in named and _INTEGER.fullmatch(text):
         return int(text)
-    if "number" in named and _NUMBER.fullmatch(text) and len(text) <= 32:
+    if "number" in named and _is_number(text):
         return float(text)
     if "boolean" in named and text in _WORDS:
         return _WORDS[text]

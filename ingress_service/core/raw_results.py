@@ -7,6 +7,7 @@ of a method leaves the form of its result; a result that is not what its annotat
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Generator
 from typing import Final
 
@@ -19,6 +20,10 @@ from ingress_service.core.problems import ResponseHead
 
 STEP_BYTES: Final = 1024 * 1024
 """Of one step: a millisecond. Divisible by 4, so that the steps' base64 can be taken apart."""
+_ESCAPE: Final = 6
+"""Characters of `\\u20ac`."""
+_LOW_SURROGATE: Final = re.compile(rb"\\u[dD][c-fC-F]")
+"""Of a character beyond U+FFFF, behind its other half."""
 _NULLS: Final = frozenset({b"null", b"\xc0"})
 
 
@@ -35,18 +40,36 @@ def raw_result(form: str, result: bytes, method: DescribedMethod | None) -> Gene
     if result in _NULLS:
         return b""
     try:
-        if kind is str:
-            text = msgspec.json.decode(result, type=str) if form == JSON else msgspec.msgpack.decode(result, type=str)
-            return text.encode()
         if form != JSON:
-            return msgspec.msgpack.decode(result, type=bytes)
+            value = msgspec.msgpack.decode(result, type=kind)
+            return value.encode() if isinstance(value, str) else value
+        if result[:1] != b'"':
+            return result
         pieces: list[bytes] = []
-        for at in range(1, len(result) - 1, STEP_BYTES):
-            pieces.append(binascii.a2b_base64(result[at : min(at + STEP_BYTES, len(result) - 1)], strict_mode=True))
+        at, end = 1, len(result) - 1
+        while at < end:
+            until = min(at + STEP_BYTES, end)
+            if kind is bytes:
+                pieces.append(binascii.a2b_base64(result[at:until], strict_mode=True))
+            else:
+                until = end if until == end else _before_escape(result, at, until)
+                pieces.append(msgspec.json.decode(b'"%b"' % result[at:until], type=str).encode())
+            at = until
             yield
         return b"".join(pieces)
     except (msgspec.MsgspecError, ValueError):
         return result
+
+
+def _before_escape(text: bytes, begin: int, end: int) -> int:
+    """The last place up to `end` where JSON text can be cut: inside of no escape, and of no character."""
+    while text[end] & 0xC0 == 0x80:
+        end -= 1
+    if (last := text.rfind(b"\\", end - _ESCAPE, end)) < 0:
+        return end
+    backslashes = begin + len(text[begin : last + 1].rstrip(b"\\"))
+    last = backslashes + (last - backslashes) // 2 * 2
+    return last - _ESCAPE if _LOW_SURROGATE.match(text, last) else last
 
 
 def _kind_of(method: DescribedMethod) -> type[bytes | str] | None:

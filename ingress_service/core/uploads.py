@@ -4,7 +4,8 @@ A call with `application/octet-stream` has the body as its one argument, unread,
 names the argument: the first one that is annotated as `bytes`, and that neither path nor query gives. In JSON it is
 base64, as everywhere.
 Invariants: a body goes unread as octet-stream where Accept allows that and the method may return bytes, as one without
-annotations may; so what is not known of a method never changes the form of its call.
+annotations may; so what is not known of a method never changes the form of its call. A form that its result is known
+not to have is refused before it is called.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _PLAIN: Final = Forms(OCTETS, OCTETS, Framing.WHOLE)
 
 
 def upload_forms(forms: Forms, method: DescribedMethod | None, *, has_parameters: bool) -> Forms:
-    """The forms of the call with a body of bytes. `method`: None if nothing is known of it."""
+    """The forms of the call with a body of bytes. `method`: None if nothing is known of it. Raises RequestRefusal."""
+    if forms.call == OCTETS and method is not None and _is_no_bytes(method):
+        raise refusal(406, f"the result is no bytes, and Accept names {OCTETS} alone: accept {JSON}")
     if not forms.or_octets or has_parameters:
         return forms
     if method is None or bytes_argument(method.arguments, {}) is None:

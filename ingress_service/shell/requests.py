@@ -15,7 +15,7 @@ from ingress_service.core.arguments import parameters_of, payload_of, read_query
 from ingress_service.core.call_options import PLAIN, RequestTerms, terms_of
 from ingress_service.core.cors import OTHER_PAGE, Cors
 from ingress_service.core.inference import InferencePath, inference_path, is_below
-from ingress_service.core.media import Forms, Framing, check_untyped, forms_of
+from ingress_service.core.media import OCTETS, Forms, Framing, check_untyped, forms_of
 from ingress_service.core.peers import Requester
 from ingress_service.core.problems import INTERNAL, Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.raw_results import has_own_type, raw_result
@@ -218,10 +218,10 @@ class HttpFront:
         if not headers.content_type:
             check_untyped(body)
         method = None
-        if query or found.arguments or forms.is_upload:
+        if query or found.arguments or forms.arguments == OCTETS:
             method = await self._mesh.method_of(caller, found)
         schemas = None if method is None else method.arguments
-        if forms.is_upload:
+        if forms.arguments == OCTETS:
             forms = upload_forms(forms, method, has_parameters=bool(query or found.arguments))
         if forms.is_upload:
             given = parameters_of(found.arguments, query, schemas)

@@ -26,6 +26,20 @@ _UPLOADS: Final = (
         "tests/unit/ingress/test_uploads.py",
     ),
     mutant(
+        "bytes alone are accepted of a method that returns none, and it runs",
+        INGRESS,
+        "if forms.call == OCTETS and method is not None and _is_no_bytes(method):",
+        "if False:",
+        "tests/unit/ingress/test_uploads.py",
+    ),
+    mutant(
+        "large text is cut in escapes",
+        INGRESS,
+        "last = backslashes + (last - backslashes) // 2 * 2",
+        "last = backslashes + (last - backslashes)",
+        "tests/unit/ingress/test_raw_results.py",
+    ),
+    mutant(
         "a body is put in place of an argument that the query gives",
         INGRESS,
         'if name != "$defs" and name not in given and any(',

@@ -93,6 +93,8 @@ async def test_texts_of_path_and_query_become_what_annotations_say(served: Serve
     assert mixed.json == {"word": "y", "numbers": [3], "ratio": 0.5, "flag": False}
     twice = await served.post("/typed/y", {"numbers": [3], "word": "z"})
     assert (twice.status, twice.json["detail"]) == (400, "word: is given by the body, and by path or query")
+    beyond = await served.ask("GET", "/typed/x?numbers=1&ratio=1e400")
+    assert beyond.json["detail"].startswith("ratio: expected float, got str")
     bad = await served.ask("GET", "/typed/x?numbers=many")
     assert (bad.status, bad.json["reason"]) == (400, "BAD_ARGUMENTS")
 

@@ -160,8 +160,9 @@ async def test_a_body_of_bytes_is_an_argument_and_the_result_is_what_the_method_
     [
         ("/kinds/unannotated", JSON, 415, "annotate one as bytes"),
         ("/kinds/size?image=AAAA", None, 415, "that path and query do not give"),
-        ("/kinds/size?width=1", OCTETS, 400, "accept application/json"),
+        ("/kinds/echo?width=1", OCTETS, 400, "accept application/json"),
         ("/kinds/size", "image/png", 406, OCTETS),
+        ("/kinds/size", OCTETS, 406, "accept application/json"),
     ],
 )
 async def test_a_body_of_bytes_that_no_argument_takes_is_refused_before_the_call(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ingress_service.core.arguments import Schemas, parameters_of
 from ingress_service.core.call_options import PLAIN, RequestTerms, terms_of
 from ingress_service.core.inference import terms_with, with_model
 from ingress_service.core.problems import RequestRefusal
@@ -66,3 +67,9 @@ def test_parameters_of_an_inference_are_bounded() -> None:
         terms_with(terms, meaning_of({"b": "x" * 191}))
     with pytest.raises(RequestRefusal, match=r"^parameters, with headers X-Slotmesh-Meta-NAME: key 'B' is reserved"):
         terms_with(terms, meaning_of({"B": "x"}))
+
+
+@pytest.mark.parametrize("schemas", [None, {"x": {}, "y": {}}, {"x": {"type": "number"}, "y": {"type": "number"}}])
+def test_a_number_that_no_float_can_be_stays_text(schemas: Schemas | None) -> None:
+    query = [("x", "1e308"), ("y", "-1e309")]
+    assert parameters_of({}, query, schemas) == {"x": 1e308, "y": "-1e309"}

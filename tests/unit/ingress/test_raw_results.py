@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -61,6 +62,18 @@ def test_bytes_go_as_they_are(form: str, schema: Any, size: int) -> None:
 def test_texts_go_as_they_are(form: str, text: str) -> None:
     assert body(form, ENCODERS[form](text), TEXT)[0] == text.encode()
     assert body(form, ENCODERS[form](None), {"anyOf": [TEXT, NULL]})[0] == b""
+
+
+WORDS = ["plain ", "ü€", "😀", "\\", '"', "\n", "\x01", "\\\\\\"]
+
+
+@pytest.mark.parametrize("shift", range(14))
+@pytest.mark.parametrize("word", [*WORDS, "".join(WORDS)])
+def test_large_texts_are_cut_in_no_escape_and_in_no_character(word: str, shift: int) -> None:
+    text = "x" * shift + word * (STEP_BYTES // len(word) + 1)
+    made, steps = body(JSON, msgspec.json.encode(text), TEXT)
+    assert (made == text.encode(), steps > 1) == (True, True)
+    assert body(JSON, json.dumps(text).encode(), TEXT)[0] == text.encode()
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK])

@@ -53,6 +53,14 @@ def test_bytes_go_unread_where_that_is_accepted_and_the_method_may_return_bytes(
     assert upload_forms(ASKED, known, has_parameters=False) == ASKED, "nothing else is accepted"
 
 
+def test_bytes_alone_are_not_accepted_of_a_method_that_returns_none() -> None:
+    with pytest.raises(RequestRefusal) as refused:
+        upload_forms(PLAIN, method({"type": "integer"}), has_parameters=False)
+    assert refused.value.problem.status == 406
+    for known in (None, method({}), method(BYTES)):
+        assert upload_forms(PLAIN, known, has_parameters=False) == PLAIN
+
+
 def made(form: str, body: bytes, given: dict[str, Any], schemas: Any) -> tuple[bytes, int]:
     """The payload, and in how many steps beside the last one it was made."""
     steps, count = upload_payload(form, body, given, schemas), 0
