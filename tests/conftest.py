@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 from hypothesis import Phase, settings
 
+from tests.support import wait
 from tests.support.order import ordered
 from tests.support.tiers import ALL, FORMS, chosen
-from tests.support.wait import bounded
 
 QUICK: Final = "quick"
 SLOW_S: Final = 1.0
@@ -46,6 +46,13 @@ settings.load_profile("usual")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", default=ALL, metavar="CHOICE", help=f"which tests marked `long` run: {FORMS}")
+    parser.addoption(
+        "--late-waits",
+        default=0.0,
+        type=float,
+        metavar="SECONDS",
+        help="let waits of tests go on for so long, as on a busy machine: tests that need them to be prompt fail",
+    )
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -54,7 +61,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuses a wrong `--long` before any worker starts."""
+    """Refuses a wrong `--long` before any worker starts; passes `--late-waits` on."""
+    wait.late_s = config.getoption("--late-waits")
     try:
         chosen(config.getoption("--long"), ())
     except ValueError as error:
@@ -90,7 +98,7 @@ def bound_each(config: pytest.Config, items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             mark = item.get_closest_marker("timeout")
             seconds = max(usual_s, float(mark.args[0]) if mark is not None else usual_s)
-            item.obj = bounded(item.obj, seconds)
+            item.obj = wait.bounded(item.obj, seconds)
             item.add_marker(pytest.mark.timeout(seconds + REPORTED_S), append=False)
 
 

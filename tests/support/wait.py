@@ -9,6 +9,7 @@ import ast
 import asyncio
 import functools
 import linecache
+import random
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ POLL_S: Final = 0.002
 _LATE: Final = 0.05
 """A wait sees what changed later by this share of its duration: what takes long is not looked for all the time."""
 _MOST_POLL_S: Final = 0.02
+late_s = 0.0
+"""How long, in seconds, every second wait goes on after it has seen what it waits for (`pytest --late-waits`)."""
 _ADDRESS: Final = re.compile(r" (?:object )?at 0x[0-9a-fA-F]+")
 _MOST_SHOWN: Final = 2_000
 """Characters of the last value."""
@@ -42,6 +45,8 @@ async def wait_until(predicate: Callable[[], ValueT], *, timeout: float = 20.0, 
         last: object
         try:
             if value := predicate():
+                if late_s and random.random() < 0.5:
+                    await asyncio.sleep(late_s)
                 return value
             last = value
         except IndexError as error:
