@@ -76,7 +76,10 @@ class IngressSettings(ServiceSettings, TlsSettings):
         MAX_PAYLOAD_BYTES, ge=1, le=MAX_PAYLOAD_BYTES, description="Largest body of a request, and WebSocket message."
     )
     max_held_size: Size = Field(
-        256 * 1024 * 1024, ge=1, description="Bodies of all requests that are being read or called; more is refused."
+        256 * 1024 * 1024,
+        ge=1,
+        description="Bodies of all requests that are being read or called, and what they are converted to; more is "
+        "refused.",
     )
     max_header_size: Size = Field(
         32 * 1024, ge=1024, le=1024 * 1024, description="Request line and headers of a request."

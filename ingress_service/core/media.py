@@ -7,7 +7,7 @@ turned into: JSON and msgpack. A form that cannot be produced is refused before 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -48,7 +48,7 @@ class Forms:
     """Form of the call's payload, and so of its result."""
     framing: Framing
     or_octets: bool = False
-    """The body is bytes, and Accept allows a result of bytes, too; `call` is the form if it cannot be."""
+    """The body is bytes, and Accept prefers no other form to bytes; `call` is the form if the result is none."""
 
     @property
     def is_upload(self) -> bool:
@@ -76,7 +76,7 @@ def forms_of(content_type: bytes, accept: bytes) -> Forms:
         _check_charset(content_type)
     if not accept or accept == b"*/*":
         return _OPEN if name == OCTETS else _PLAIN[name]
-    return _negotiated_upload(accept) if name == OCTETS else _negotiated(name, accept)
+    return _negotiated(name, accept)
 
 
 def check_untyped(body: bytes) -> None:
@@ -94,42 +94,37 @@ def _check_charset(content_type: bytes) -> None:
             raise refusal(415, f"the charset of {JSON} must be utf-8")
 
 
-_NOT_ACCEPTED: Final = (
-    f"Accept names nothing that this request can be answered in, which is {JSON}, {MSGPACK}; values one by one as"
-    " text/event-stream, application/x-ndjson"
-)
-
-
 def _negotiated(name: str, accept: bytes) -> Forms:
-    for media in _by_preference(accept):
+    """Of a body in the form `name`: the best form of its call, which for bytes is the one beside octet-stream."""
+    ranges, refused = _by_preference(accept)
+    of_octets = _quality_of_octets(ranges) if name == OCTETS and OCTETS not in refused else 0.0
+    for quality, media in ranges:
+        or_octets = quality <= of_octets
         if (framing := _FRAMED.get(media)) is not None:
-            return Forms(name, JSON, framing)
-        if media in _WILD or _ALIASES.get(media) == name:
-            return _PLAIN[name]
-        if (other := _ALIASES.get(media)) is not None and other != OCTETS:
-            return Forms(name, other, Framing.WHOLE)
-    raise refusal(406, _NOT_ACCEPTED)
-
-
-def _negotiated_upload(accept: bytes) -> Forms:
-    """Of a body of bytes: the best form beside octet-stream, and whether that is accepted, too."""
-    ranges = _by_preference(accept)
-    or_octets = any(media in _WILD or _ALIASES.get(media) == OCTETS for media in ranges)
-    for media in ranges:
-        if (framing := _FRAMED.get(media)) is not None:
-            return Forms(OCTETS, JSON, framing, or_octets)
-        if media in _WILD:
-            return _OPEN
-        if (other := _ALIASES.get(media)) is not None and other != OCTETS:
-            return Forms(OCTETS, other, Framing.WHOLE, or_octets)
-    if or_octets:
+            return Forms(name, JSON, framing, or_octets)
+        for form in (name, JSON, MSGPACK) if media in _WILD else (_ALIASES.get(media, OCTETS),):
+            if form != OCTETS and form not in refused:
+                return Forms(name, form, Framing.WHOLE, or_octets)
+    if of_octets:
         return _PLAIN[OCTETS]
-    raise refusal(406, f"{_NOT_ACCEPTED}; {OCTETS}")
+    also = f"; {OCTETS}" if name == OCTETS else ""
+    text = (
+        f"Accept names nothing that this request can be answered in, which is {JSON}, {MSGPACK}; values one by one as"
+        f" text/event-stream, application/x-ndjson{also}"
+    )
+    raise refusal(406, text)
 
 
-def _by_preference(accept: bytes) -> list[bytes]:
-    """The media ranges, best first; those with q=0 left out."""
+def _quality_of_octets(ranges: Sequence[tuple[float, bytes]]) -> float:
+    """Of a result of bytes, by the range that names it, or else a wildcard; 0: it is not accepted."""
+    named = [quality for quality, media in ranges if _ALIASES.get(media) == OCTETS]
+    return max(named or [quality for quality, media in ranges if media in _WILD], default=0.0)
+
+
+def _by_preference(accept: bytes) -> tuple[list[tuple[float, bytes]], frozenset[str]]:
+    """The media ranges with their qualities, best first, and the forms with q=0, which no wildcard stands for."""
     ranges: list[tuple[float, int, bytes]] = []
+    refused: set[str] = set()
     for at, part in enumerate(accept.lower().split(b",", _MOST_RANGES)[:_MOST_RANGES]):
         media, *parameters = (it.strip() for it in part.split(b";"))
         quality = 1.0
@@ -141,7 +136,10 @@ def _by_preference(accept: bytes) -> list[bytes]:
                     quality = 0.0
         if media and 0 < quality <= 1:
             ranges.append((-quality, at, media))
-    return [media for _, _, media in sorted(ranges)]
+        elif (form := _ALIASES.get(media)) is not None:
+            refused.add(form)
+    accepted = {_ALIASES.get(media) for _, _, media in ranges}
+    return [(-quality, media) for quality, _, media in sorted(ranges)], frozenset(refused - accepted)
 
 
 KEEP_ALIVE: Final = b": \n\n"

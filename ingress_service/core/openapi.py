@@ -34,6 +34,14 @@ class DescribedMethod:
             return None
         return {**named, "$defs": self.schema.get("$defs", {})}
 
+    @property
+    def first_argument(self) -> str:
+        """The argument that a call gives by position, if it gives one; empty if that has no name, or is not known."""
+        if parameters := self.schema.get("parameters"):
+            first = parameters[0]
+            return first["name"] if first["kind"] == "positional_or_keyword" else ""
+        return next(iter(self.arguments or ("",)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedEndpoint:
@@ -119,7 +127,7 @@ def _operation(route: Route, http_method: str, method: DescribedMethod, componen
             body["required"] = sorted(required - set(in_path))
         named = body if arguments else {}
         content = {media: {"schema": named} for media in (JSON, MSGPACK)}
-        if bytes_argument(properties, dict.fromkeys(in_path)) is not None:
+        if bytes_argument(method.arguments, dict.fromkeys(in_path)) is not None:
             content[OCTETS] = {"schema": {"type": "string", "format": "binary"}}
         operation["requestBody"] = {"content": content}
     return operation

@@ -71,6 +71,18 @@ class HeldBody:
         """It came as a whole. Raises RequestRefusal."""
         self._take(nbytes, self._size)
 
+    def hold_beside(self, nbytes: int) -> None:
+        """What is made of it, while both are held. Raises RequestRefusal."""
+        self._count(nbytes)
+
+    def become(self, nbytes: int) -> None:
+        """What was made of it is held in its place. Raises RequestRefusal."""
+        if nbytes > self._size:
+            self._count(nbytes - self._size)
+        else:
+            self._bodies.bound.give(self.who, self._size - nbytes)
+            self._size = nbytes
+
     def close(self) -> None:
         """It is held no longer."""
         self._bodies.bound.give(self.who, self._size)
@@ -80,6 +92,9 @@ class HeldBody:
         """Counts `more` bytes of a body that has `size` bytes up to now. Raises RequestRefusal."""
         if size + more > self._bodies.most_of_one:
             raise self._too_large()
+        self._count(more)
+
+    def _count(self, more: int) -> None:
         bound = self._bodies.bound
         if (over := bound.over(self.who, more, self._size)) is not None:
             whose = " of this caller or address" if over is Over.SHARE else ""

@@ -10,14 +10,18 @@ import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
+from ingress_service.core.call_options import RequestTerms
+from ingress_service.core.media import JSON
 from ingress_service.core.openapi import DescribedEndpoint, DescribedMethod
 from ingress_service.core.peers import BUSY_RETRY_S, PeerAddresses, RequestBound, Requester
 from ingress_service.core.problems import RequestRefusal, refusal
 from ingress_service.core.requests import RequestHeaders, unauthenticated
 from ingress_service.core.routes import Matched, RouteTable
 from ingress_service.shell.callers import ASK_S, HttpCaller, HttpCallers, OpenedStream, ask_routers
+from ingress_service.shell.calls import make_call
 from ingress_service.shell.token_trials import TokenTrials
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.v1 import router_service_pb2 as pb
@@ -122,6 +126,8 @@ def _schema(text: str) -> Mapping[str, Any]:
     return schema if isinstance(schema, dict) else {}
 
 
+_NO_ARGUMENTS: Final = b"?"
+"""Malformed JSON, which replicas refuse before they call a handler."""
 _FORGETTABLE: Final = frozenset({Reason.ENDPOINT_NOT_FOUND, Reason.PERMISSION_DENIED, Reason.UNAUTHENTICATED})
 
 
@@ -194,9 +200,28 @@ class MeshView:
         finally:
             caller.in_use -= 1
 
-    async def method_of(self, caller: HttpCaller, found: Matched) -> DescribedMethod | None:
-        """What routers report of the method; None if nothing is known of it."""
-        return await self.described.method(caller, found.endpoint, found.method)
+    async def method_of(
+        self, caller: HttpCaller, found: Matched, who: Requester, terms: RequestTerms
+    ) -> DescribedMethod:
+        """What routers report of the method, where the call depends on it. Raises RequestRefusal, SlotmeshError.
+
+        They report none while no replica is connected, and the request must not be misread then: a call that no handler
+        accepts waits for a replica, on the terms of the request, or fails as the request's own call would.
+        """
+        if (method := await self.described.method(caller, found.endpoint, found.method)) is not None:
+            return method
+        terms = replace(terms, request_id="")
+        try:
+            with self.calling(caller, found.endpoint, who, len(_NO_ARGUMENTS), terms.ordering_key) as calls:
+                await make_call(calls, found.method, JSON, terms, _NO_ARGUMENTS)
+        except SlotmeshError as error:
+            if error.reason is not Reason.BAD_ARGUMENTS:
+                raise
+        self.described.forget(caller, found.endpoint)
+        if (method := await self.described.method(caller, found.endpoint, found.method)) is not None:
+            return method
+        text = "no router has reported yet which arguments the method takes"
+        raise refusal(503, text, Reason.ROUTER_LOST, retry_delay_s=BUSY_RETRY_S)
 
     @contextmanager
     def calling(

@@ -8,7 +8,7 @@ Owner: the app.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from ingress_service.core.arguments import parameters_of, payload_of, read_query
@@ -21,7 +21,7 @@ from ingress_service.core.problems import INTERNAL, Problem, RequestRefusal, pro
 from ingress_service.core.raw_results import has_own_type, raw_result
 from ingress_service.core.requests import HEADER, RequestHeaders
 from ingress_service.core.routes import DEFAULT_LABEL, Matched, WrongMethod
-from ingress_service.core.uploads import upload_forms, upload_payload
+from ingress_service.core.uploads import upload_bytes, upload_forms, upload_payload
 from ingress_service.shell.answers import CutShort, RequestAnswer, Send, send_values
 from ingress_service.shell.bodies import ClientLeft, HeldBodies, HeldBody, Receive
 from ingress_service.shell.callers import HttpCaller
@@ -30,10 +30,12 @@ from ingress_service.shell.inference_front import PROBES, InferenceFront
 from ingress_service.shell.mesh_view import MeshView, Visitor
 from ingress_service.shell.request_log import RequestRecords, request_id_of
 from ingress_service.shell.request_spans import FoundPath, carried
+from slotmesh.client.calls.call_spec import MAX_UNARY_BYTES
 from slotmesh.errors import Executed, Reason, SlotmeshError
 from slotmesh.http_status import CLIENT_CLOSED
 from slotmesh.logs import get_logger
 from slotmesh.runtime.loop_slices import StepQueue
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 
 HttpScope = dict[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -214,22 +216,37 @@ class HttpFront:
         if scope["query_string"]:
             query, options = read_query(scope["query_string"])
         terms = terms_of(headers.terms, options) if headers.terms or options else PLAIN
-        body = await held.read(receive, headers)
+        payload = await held.read(receive, headers)
         if not headers.content_type:
-            check_untyped(body)
-        method = None
-        if query or found.arguments or forms.arguments == OCTETS:
-            method = await self._mesh.method_of(caller, found)
-        schemas = None if method is None else method.arguments
-        if forms.arguments == OCTETS:
-            forms = upload_forms(forms, method, has_parameters=bool(query or found.arguments))
-        if forms.is_upload:
-            given = parameters_of(found.arguments, query, schemas)
-            payload = await self._steps.take(upload_payload(forms.call, body, given, schemas))
-        else:
-            payload = payload_of(forms, body, found.arguments, query, schemas)
+            check_untyped(payload)
+        forms, payload = await self._payload(found, caller, held, forms, terms, query, payload)
+        held.become(len(payload))
         payload = carried(answer.trace, payload, answer.facts)
         await self._called(found, caller, held.who, forms, terms, payload, answer)
+
+    async def _payload(
+        self,
+        found: Matched,
+        caller: HttpCaller,
+        held: HeldBody,
+        forms: Forms,
+        terms: RequestTerms,
+        query: Sequence[tuple[str, str]],
+        body: bytes,
+    ) -> tuple[Forms, bytes]:
+        """The payload of the call, and its form, as the method wants them. Raises RequestRefusal, SlotmeshError."""
+        has_parameters = bool(query or found.arguments)
+        if not has_parameters and forms.arguments != OCTETS:
+            return forms, payload_of(forms, body, {}, (), None)
+        method = await self._mesh.method_of(caller, found, held.who, terms)
+        if forms.arguments == OCTETS:
+            forms = upload_forms(forms, method, has_parameters=has_parameters)
+        if not forms.is_upload:
+            return forms, payload_of(forms, body, found.arguments, query, method.arguments)
+        given = parameters_of(found.arguments, query, method.arguments)
+        most = MAX_UNARY_BYTES if terms.request_id else MAX_PAYLOAD_BYTES
+        held.hold_beside(upload_bytes(forms.call, len(body), most))
+        return forms, await self._steps.take(upload_payload(forms.call, body, given, method.arguments))
 
     async def _called(
         self,
@@ -246,7 +263,7 @@ class HttpFront:
                 result = await make_call(calls, found.method, forms.call, terms, payload)
                 result, head = head_of(result)
                 if head.lines and has_own_type(head, forms.call):
-                    method = await self._mesh.method_of(caller, found)
+                    method = await self._mesh.described.method(caller, found.endpoint, found.method)
                     result = await self._steps.take(raw_result(forms.call, result, method))
                 lines = head.with_lines([(b"content-type", forms.call.encode())])
                 await answer.whole(head.status, lines, result if head.has_body else b"")

@@ -10,13 +10,13 @@ the call that runs; those behind it never start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import msgspec
 
-from ingress_service.core.arguments import payload_of, read_query
+from ingress_service.core.arguments import Schemas, payload_of, read_query
 from ingress_service.core.call_options import PLAIN, RequestTerms, terms_of, unrepeatable
 from ingress_service.core.cors import OTHER_PAGE, Cors
 from ingress_service.core.counters import NO_ROUTE
@@ -87,9 +87,11 @@ class Sockets:
             with self.mesh.visit(scope, headers) as visitor:
                 async with self.mesh.caller_of(visitor) as caller:
                     await send({"type": "websocket.accept", "headers": [(HEADER, request_id.encode())]})
-                    method = None
-                    if query or found.arguments:
-                        method = await self.mesh.method_of(caller, found)
+
+                    async def schemas() -> Schemas | None:
+                        if not query and not found.arguments:
+                            return None
+                        return (await self.mesh.method_of(caller, found, visitor.who, terms)).arguments
 
                     def calling(size: int) -> AbstractContextManager[OpenedStream]:
                         return self.mesh.calling(caller, found.endpoint, visitor.who, size, terms.ordering_key)
@@ -99,7 +101,7 @@ class Sockets:
                         self, found, calling, terms, headers.trace, receive, send, request_id=request_id, facts=facts
                     )
                     with self._bodies.of(visitor.who) as held:
-                        await conversation.run(query, None if method is None else method.arguments, held)
+                        await conversation.run(query, schemas, held)
         except RequestRefusal as error:
             await self._refuse(error.problem, request_id, send)
         except SlotmeshError as error:
@@ -155,8 +157,14 @@ class _Conversation:
         self._receive = receive
         self._send = send
 
-    async def run(self, query: list[tuple[str, str]], schemas: Any, held: HeldBody) -> None:
-        """Until it is cancelled, as the client has left. `held`: counts each message while its call is under way."""
+    async def run(
+        self, query: list[tuple[str, str]], schemas: Callable[[], Awaitable[Schemas | None]], held: HeldBody
+    ) -> None:
+        """Until it is cancelled, as the client has left.
+
+        `schemas`: those of the method's arguments, as far as a call depends on them. `held`: counts each message while
+        its call is under way.
+        """
         while True:
             message = await self._receive()
             text, data = message.get("text"), message.get("bytes")
@@ -164,7 +172,7 @@ class _Conversation:
             forms = Forms(form, form, Framing.WHOLE)
             try:
                 held.hold(len(body))
-                payload = payload_of(forms, body, self._found.arguments, query, schemas)
+                payload = payload_of(forms, body, self._found.arguments, query, await schemas())
                 trace = None if self._trace is None else self._sockets.followed(self._trace)
                 payload = carried(trace, payload, self._facts)
                 await self._call(form, payload)

@@ -46,6 +46,9 @@ class Kinds:
     async def pick(self, image: bytes, as_text: bool = False) -> bytes | str:
         return "text" if as_text else image
 
+    async def labelled(self, label: Any = "all", image: bytes = b"") -> bytes:
+        return str(label).encode() + b":" + image
+
     async def rows(self, image: bytes, width: int = 2) -> AsyncIterator[list[int]]:
         for at in range(0, len(image), width):
             yield list(image[at : at + width])

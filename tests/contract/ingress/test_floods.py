@@ -40,6 +40,10 @@ class Held:
         await self.gate.wait()
         return value[:1]
 
+    async def size(self, value: bytes, half: bool = False) -> int:
+        await self.hold()
+        return len(value) // (1 + half)
+
     async def echo(self, value: bytes) -> bytes:
         return value
 
@@ -108,6 +112,48 @@ async def test_one_body_may_be_larger_than_a_share_where_there_is_room() -> None
         async with http_connection(served.address) as connection:
             answer = await connection.request("POST", "/held/echo", b"x" * size, headers=OCTETS)
             assert (answer.status, len(answer.body)) == (200, size)
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type", "body", "payload"),
+    [
+        ("size", "application/octet-stream", b"x" * 30_000, 40_012),
+        ("size?half=true", "application/octet-stream", b"x" * 30_000, 40_024),
+        ("hold", "application/octet-stream", b"x" * 30_000, 30_000),
+        ("hold", "application/json", b'["%b"]' % (b"eHh4" * 1_000), 4_004),
+        ("size?half=true", "application/json", b'{"value":"%b"}' % (b"eHh4" * 1_000), 4_024),
+    ],
+)
+async def test_what_is_made_of_a_body_is_held_in_place_of_it(
+    path: str, content_type: str, body: bytes, payload: int
+) -> None:
+    async with held_mesh(max_held_size="1MiB") as (served, held), Flood() as flood:
+        bodies = served.ingress.bodies
+        request = request_bytes("POST", f"/held/{path}", body, {"content-type": content_type})
+        await (await flood.connection(served, FLOODER)).send(request)
+        await wait_until(lambda: held.running == 1, what="the call runs")
+        assert bodies.held == payload
+        held.gate.set()
+        await wait_until(lambda: not bodies.held, what="the payload to be let go of")
+
+
+async def test_a_body_is_refused_where_there_is_no_room_for_what_it_becomes() -> None:
+    async with held_mesh(max_held_size="2MiB") as (served, held):
+        held.gate.set()
+        for path, size, status in (("size", MIB, 503), ("hold", MIB, 200), ("size", MIB // 2, 200)):
+            answer = await served.ask("POST", f"/held/{path}", b"x" * size, OCTETS)
+            assert answer.status == status, path
+        assert held.running == 2
+        assert not served.ingress.bodies.held
+
+
+async def test_a_body_whose_payload_would_be_too_large_is_refused_before_that_is_made() -> None:
+    async with held_mesh(max_held_size="9MiB") as (served, held):
+        headers = {**OCTETS, "idempotency-key": "k"}
+        async with http_connection(served.address) as connection:
+            answer = await connection.request("POST", "/held/size", b"x" * (4 * MIB), headers=headers)
+        assert (answer.status, answer.json["reason"]) == (413, "PAYLOAD_TOO_LARGE")
+        assert not held.running
 
 
 async def test_messages_of_sockets_count_as_bodies() -> None:

@@ -142,6 +142,8 @@ IMAGE = bytes(range(7))
         ("/kinds/echo", JSON, JSON, b'"AAECAwQFBg=="'),
         ("/kinds/pick", None, OCTETS, IMAGE),
         ("/kinds/pick?as_text=true", None, JSON, b'"text"'),
+        ("/kinds/labelled", None, JSON, b'"YWxsOgABAgMEBQY="'),
+        ("/kinds/labelled?label=one", None, JSON, b'"b25lOgABAgMEBQY="'),
         ("/kinds/unannotated", None, OCTETS, IMAGE[::-1]),
         ("/kinds/rows", None, JSON, b"[[0,1],[2,3],[4,5],[6]]"),
         ("/kinds/rows?width=4", "application/x-ndjson", "application/x-ndjson", b"[0,1,2,3]\n[4,5,6]\n"),

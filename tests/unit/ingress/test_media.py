@@ -29,6 +29,13 @@ PLAIN = Forms(JSON, JSON, Framing.WHOLE)
         (b"application/octet-stream", b"application/json", Forms(OCTETS, JSON, Framing.WHOLE)),
         (b"application/octet-stream", b"application/msgpack, */*", Forms(OCTETS, MSGPACK, Framing.WHOLE, True)),
         (b"application/octet-stream", b"text/event-stream", Forms(OCTETS, JSON, Framing.EVENTS)),
+        (b"application/octet-stream", b"application/octet-stream;q=0, */*", Forms(OCTETS, JSON, Framing.WHOLE)),
+        (b"application/octet-stream", b"application/octet-stream;q=.1, */*", Forms(OCTETS, JSON, Framing.WHOLE)),
+        (b"application/octet-stream", b"application/json, */*;q=0.9", Forms(OCTETS, JSON, Framing.WHOLE)),
+        (b"application/octet-stream", b"application/json;q=0, */*", Forms(OCTETS, MSGPACK, Framing.WHOLE, True)),
+        (b"application/octet-stream", b"text/event-stream, application/*", Forms(OCTETS, JSON, Framing.EVENTS, True)),
+        (b"application/json", b"*/*, application/json;q=0", Forms(JSON, MSGPACK, Framing.WHOLE)),
+        (b"application/json", b"application/*, application/json;q=0.1", PLAIN),
         (b"application/msgpack", b"text/event-stream", Forms(MSGPACK, JSON, Framing.EVENTS)),
         (b"", b"application/x-ndjson", Forms(JSON, JSON, Framing.LINES)),
     ],
@@ -43,6 +50,8 @@ def test_forms_follow_from_both_headers(content_type: bytes, accept: bytes, form
         (b"text/plain", b"", 415),
         (b"application/json", b"application/json;q=0", 406),
         (b"application/octet-stream", b"image/png", 406),
+        (b"application/json", b"application/octet-stream", 406),
+        (b"application/json", b"*/*, application/json;q=0, application/x-msgpack;q=0", 406),
     ],
 )
 def test_what_cannot_be_had_is_refused(content_type: bytes, accept: bytes, status: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from ingress_service.core.media import JSON, MSGPACK, OCTETS, Forms, Framing
 from ingress_service.core.openapi import DescribedMethod
 from ingress_service.core.problems import RequestRefusal
-from ingress_service.core.uploads import STEP_BYTES, upload_forms, upload_payload
+from ingress_service.core.uploads import STEP_BYTES, upload_bytes, upload_forms, upload_payload
 from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 
 BYTES = {"type": "string", "contentEncoding": "base64"}
@@ -19,24 +19,36 @@ OPEN = Forms(OCTETS, JSON, Framing.WHOLE, or_octets=True)
 PLAIN = Forms(OCTETS, OCTETS, Framing.WHOLE)
 
 
-def method(result: Any, *, argument: Any = None, yields: bool = False) -> DescribedMethod:
-    arguments = {"type": "object", "properties": {"n": {"type": "integer"}, "image": argument or BYTES}}
+def method(result: Any, *, argument: Any = None, yields: bool = False, **more: Any) -> DescribedMethod:
+    """`more`: of the schema."""
+    arguments = {"type": "object", "properties": {"image": argument or BYTES, "n": {"type": "integer"}}}
     definitions = {"Label": {"type": "object"}, "Raw": {"anyOf": [BYTES, {"type": "null"}]}}
-    return DescribedMethod(
-        name="m", yields=yields, schema={"arguments": arguments, "result": result, "$defs": definitions}
-    )
+    schema = {"arguments": arguments, "result": result, "$defs": definitions, **more}
+    return DescribedMethod(name="m", yields=yields, schema=schema)
+
+
+SECOND = {"type": "object", "properties": {"n": {"type": "integer"}, "image": BYTES}}
+NAMED_ONLY = [{"kind": "keyword_only", "name": "image"}]
+AFTER_POSITIONAL = [
+    {"kind": "positional_only", "name": "n", "required": False, "schema": {}},
+    {"kind": "positional_or_keyword", "name": "image"},
+]
+BEFORE_NAMED_ONLY = [{"kind": "positional_or_keyword", "name": "image"}, {"kind": "keyword_only", "name": "n"}]
 
 
 @pytest.mark.parametrize(
     ("known", "forms"),
     [
-        (None, PLAIN),
         (DescribedMethod(name="m"), PLAIN),
         (method({}), PLAIN),
         (method(BYTES), PLAIN),
         (method({"anyOf": [BYTES, {"type": "string"}]}), PLAIN),
         (method({"$ref": "#/$defs/Raw"}), PLAIN),
         (method({"type": "integer"}, argument={"type": "array"}), PLAIN),
+        (method(BYTES, parameters=BEFORE_NAMED_ONLY), PLAIN),
+        (method(BYTES, parameters=AFTER_POSITIONAL), OPEN),
+        (method(BYTES, parameters=NAMED_ONLY), OPEN),
+        (method(BYTES, arguments=SECOND), OPEN),
         (method({"type": "integer"}), OPEN),
         (method({"type": "null"}), OPEN),
         (method({"enum": [1, 2]}), OPEN),
@@ -45,8 +57,8 @@ def method(result: Any, *, argument: Any = None, yields: bool = False) -> Descri
         (method({"type": "integer"}, argument={"$ref": "#/$defs/Raw"}), OPEN),
     ],
 )
-def test_bytes_go_unread_where_that_is_accepted_and_the_method_may_return_bytes(
-    known: DescribedMethod | None, forms: Forms
+def test_bytes_go_unread_where_the_first_argument_takes_them_and_the_method_may_return_bytes(
+    known: DescribedMethod, forms: Forms
 ) -> None:
     assert upload_forms(OPEN, known, has_parameters=False) == forms
     assert upload_forms(OPEN, known, has_parameters=True) == OPEN, "an octet-stream names no arguments"
@@ -57,7 +69,7 @@ def test_bytes_alone_are_not_accepted_of_a_method_that_returns_none() -> None:
     with pytest.raises(RequestRefusal) as refused:
         upload_forms(PLAIN, method({"type": "integer"}), has_parameters=False)
     assert refused.value.problem.status == 406
-    for known in (None, method({}), method(BYTES)):
+    for known in (DescribedMethod(name="m"), method({}), method(BYTES)):
         assert upload_forms(PLAIN, known, has_parameters=False) == PLAIN
 
 
@@ -81,7 +93,7 @@ def test_the_payload_has_the_body_beside_what_is_given(size: int, given: dict[st
         "image": msgspec.json.decode(msgspec.json.encode(body)),
         **given,
     }
-    assert steps == -(-size // STEP_BYTES)
+    assert steps == max(0, -(-size // STEP_BYTES) - 1), "a body of one step waits for no other"
     payload, _ = made(MSGPACK, body, given, {"image": BYTES})
     assert msgspec.msgpack.decode(payload) == {"image": body, **given}
 
@@ -93,15 +105,21 @@ def test_the_body_is_the_first_argument_of_bytes_that_nothing_gives() -> None:
 
 
 def test_a_body_that_base64_makes_too_large_is_refused_and_msgpack_carries_it() -> None:
-    largest = MAX_PAYLOAD_BYTES // 4 * 3
-    assert made(JSON, bytes(largest), {}, {"image": BYTES})[1] == -(-largest // STEP_BYTES)
+    assert upload_bytes(JSON, 50_331_648, MAX_PAYLOAD_BYTES) == MAX_PAYLOAD_BYTES
     with pytest.raises(RequestRefusal) as refused:
-        made(JSON, bytes(largest + 1), {}, {"image": BYTES})
+        upload_bytes(JSON, 50_331_649, MAX_PAYLOAD_BYTES)
     problem = refused.value.problem
     assert (problem.status, problem.reason) == (413, "PAYLOAD_TOO_LARGE")
     assert "50,331,649 bytes, 67,108,868 as base64" in problem.detail
     assert "accept application/msgpack" in problem.detail
-    assert len(made(MSGPACK, bytes(largest + 1), {}, {"image": BYTES})[0]) > largest
+    assert upload_bytes(MSGPACK, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES) == MAX_PAYLOAD_BYTES
+
+
+@pytest.mark.parametrize("form", [JSON, MSGPACK])
+def test_a_body_that_is_too_large_itself_has_no_other_form(form: str) -> None:
+    with pytest.raises(RequestRefusal) as refused:
+        upload_bytes(form, 101, 100)
+    assert refused.value.problem.detail.endswith("send less")
 
 
 @pytest.mark.parametrize(
