@@ -71,6 +71,23 @@ _BOUNDS: Final = (
     ),
 )
 
+_STARTS: Final = (
+    mutant(
+        "all replicas of a backend start at a time",
+        "controller_service",
+        "(more := min(moves.start, room.left(everything))) > 0",
+        "(more := moves.start) > 0",
+        "tests/unit/controller/test_launches.py",
+    ),
+    mutant(
+        "a replica that waits for a device counts as one that starts",
+        "controller_service",
+        "self.most_starting - sum(not it.waits_for for it in unattached)",
+        "self.most_starting - sum(1 for it in unattached)",
+        "tests/unit/controller/test_launches.py",
+    ),
+)
+
 _TABLES: Final = (
     mutant(
         "the first part of a table is in force before the others",
@@ -95,4 +112,4 @@ _TABLES: Final = (
     ),
 )
 
-SCALE: Final = (*_REPORTS, *_BOUNDS, *_TABLES)
+SCALE: Final = (*_REPORTS, *_BOUNDS, *_STARTS, *_TABLES)

@@ -27,6 +27,7 @@ from controller_service.core.reconciling.backends import (
     ForgetReplica,
     MakeWay,
     StartReplicas,
+    StartRoom,
     reconcile_backend,
 )
 from controller_service.core.reconciling.rollouts import RolloutPhase, show_progress
@@ -240,7 +241,7 @@ class Rollouts(RuleBasedStateMachine):
                 owners=(),
                 launches=True,
                 time_of_day_s=self.now,
-                device_room=rollout_room(self.ledger, self.backend, self.observed.ending()),
+                room=StartRoom(rollout_room(self.ledger, self.backend, self.observed.ending())),
             )
             step = outcome.rollout
             if step.record is not None:

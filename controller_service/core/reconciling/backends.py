@@ -29,7 +29,7 @@ from controller_service.core.reconciling.rollouts import (
     follow,
     plan_moves,
 )
-from slotmesh.spec.model import Backend
+from slotmesh.spec.model import MAX_REPLICAS, Backend
 
 LINGER_S: Final = 5.0
 """A process whose replica has reported its end may take this long to exit."""
@@ -163,6 +163,26 @@ class BackendOutcome:
     """What is to be remembered of its rollout."""
 
 
+@dataclass(frozen=True, slots=True)
+class StartRoom:
+    """How many replicas of a backend may start."""
+
+    devices: int | None = None
+    """For how many more than those that stay there are devices; None: they want none."""
+    most_starting: int | None = None
+    """The limit of those that were started and have not attached yet; None: there is none."""
+
+    def left(self, replicas: Iterable[ObservedReplica]) -> int:
+        """The number that may start now. When one of these attaches or ends, this is looked at again."""
+        if self.most_starting is None:
+            return MAX_REPLICAS
+        unattached = (it for it in replicas if it.launched and not it.reaped and not it.has_attached)
+        return self.most_starting - sum(not it.waits_for for it in unattached)
+
+
+NO_BOUNDS: Final = StartRoom()
+
+
 def reconcile_backend(
     name: str,
     desired: Desired,
@@ -174,14 +194,13 @@ def reconcile_backend(
     time_of_day_s: float,
     give_up_after_s: float = NEVER_S,
     ended_calls: Mapping[str, EndedCalls] = NO_CALLS,
-    device_room: int | None = None,
+    room: StartRoom = NO_BOUNDS,
 ) -> BackendOutcome:
     """Starts missing replicas, drains those that are too many or outdated, kills hung ones, drops those that ended.
 
     Replicas that this controller did not start are left alone, unless an operator drained them: it could not replace
     them. `owners`: ids of replicas that own partitions; `launches`: this controller starts replicas; `time_of_day_s`:
-    Unix seconds at `now`; `give_up_after_s`: how long one that it started may be suspect; `ended_calls`: by replica;
-    `device_room`: for how many more than those that stay there are devices; None: they want none.
+    Unix seconds at `now`; `give_up_after_s`: how long one that it started may be suspect; `ended_calls`: by replica.
     """
     backend = desired.backends.get(name)
     everything = [*observed.replicas(name)]
@@ -194,7 +213,7 @@ def reconcile_backend(
     if backend is not None and launches:
         record = desired.rollouts.get(name)
         rollout = follow(record, backend, wanted, everything, now, time_of_day_s=time_of_day_s, ended_calls=ended_calls)
-        moves = plan_moves(groups, backend, wanted, now, record, device_room)
+        moves = plan_moves(groups, backend, wanted, now, record, room.devices)
     actions: list[Action] = []
     retry_after_s = sooner(rollout.again_after_s, moves.again_after_s)
     wait_s = 0.0
@@ -202,8 +221,8 @@ def reconcile_backend(
         wait_s = observed.restarts_of(name, template_of(backend)).not_before - now
         if wait_s > 0.0:
             retry_after_s = sooner(retry_after_s, wait_s)
-        elif moves.start > 0:
-            actions.append(_start(backend, moves.start, everything))
+        elif (more := min(moves.start, room.left(everything))) > 0:
+            actions.append(_start(backend, more, everything))
     endings = find_endings(everything, now, launches=launches, give_up_after_s=give_up_after_s)
     leaving = endings.leaving
     actions += [KillReplica(replica_id, message) for replica_id, message in endings.hung.items()]

@@ -115,6 +115,8 @@ class ProcessLauncher(Launcher):
     """Starts processes."""
 
     launches = imports_snapshots = True
+    most_starting = max(8, 4 * (os.cpu_count() or 1))
+    """Each takes a second of processor time: with more the machine would have none left for those that serve."""
 
     def __init__(
         self,

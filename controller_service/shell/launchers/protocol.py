@@ -145,6 +145,8 @@ class Launcher:
     """Whether it starts anything. If not, `start` is never called."""
     imports_snapshots = False
     """Whether what it starts imports `LaunchOrder.code`. If not, no snapshots are taken."""
+    most_starting: int | None = None
+    """The limit of a backend's replicas that were started and have not attached yet; None: there is no limit."""
 
     @property
     def watch_age_s(self) -> float | None:

@@ -27,7 +27,7 @@ from controller_service.core.observed.leases import fenced
 from controller_service.core.observed.state import Observed, Restarts
 from controller_service.core.observed.transitions import Transition
 from controller_service.core.partition_owners import Incarnation
-from controller_service.core.reconciling.backends import NEVER_S
+from controller_service.core.reconciling.backends import NEVER_S, StartRoom
 from controller_service.core.reconciling.rollouts import RolloutStep
 from controller_service.shell.code.project_files import CannotSnapshot
 from controller_service.shell.code.snapshot_keeper import CodeSnapshots
@@ -148,10 +148,11 @@ class Launching:
         """As the launcher reports it."""
         return self._launcher.watch_age_s
 
-    def device_room(self, backend: Backend) -> int | None:
-        """For how many more replicas of a backend than those that stay there are devices; None: it wants none."""
+    def room(self, backend: Backend) -> StartRoom:
+        """How many more replicas of a backend may start."""
         ledger = self.devices() if backend.devices else None
-        return None if ledger is None else rollout_room(ledger, backend, ending=self._state.observed.ending())
+        devices = None if ledger is None else rollout_room(ledger, backend, ending=self._state.observed.ending())
+        return StartRoom(devices, self._launcher.most_starting)
 
     def plan_devices(self, backends: Mapping[str, Backend]) -> None:
         """Leaves the devices free that these backends want as a whole."""

@@ -22,6 +22,7 @@ from controller_service.core.observed.state import Observed
 from controller_service.core.observed.transitions import Transition
 from controller_service.core.partition_owners import PartitionOwnership
 from controller_service.core.reconciling.backends import (
+    NO_BOUNDS,
     Action,
     BackendOutcome,
     DrainReplica,
@@ -181,7 +182,7 @@ class ReconcileLoop:
             give_up_after_s=self._launching.give_up_after_s,
             ended_calls=self._links.ended_calls,
             time_of_day_s=state.clock.time_of_day(),
-            device_room=None if backend is None else self._launching.device_room(backend),
+            room=NO_BOUNDS if backend is None else self._launching.room(backend),
         )
 
     async def _look_at_backend(self, name: str) -> BackendOutcome:

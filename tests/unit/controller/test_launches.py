@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from controller_service.core.desired.handler_code import template_of
@@ -25,6 +27,7 @@ from controller_service.core.reconciling.backends import (
     DrainReplica,
     KillReplica,
     StartReplicas,
+    StartRoom,
     reconcile_backend,
 )
 from slotmesh.spec.model import Backend
@@ -67,6 +70,38 @@ def look(observed: Observed, now: float, *, backend: Backend | None = V1, launch
 
 def of_kind(outcome: BackendOutcome, kind: type[Action]) -> list[Action]:
     return [action for action in outcome.actions if isinstance(action, kind)]
+
+
+# -- many at a time --------------------------------------------------------------------------------------------------
+
+
+def test_of_many_only_some_start_at_a_time_and_the_next_when_one_attached_waits_or_ended() -> None:
+    desired = Desired().apply(ChangeSet(put_backends=(replace(V1, num_replicas=5_000),)))
+
+    def started(observed: Observed, most_starting: int | None = 3) -> list[int]:
+        outcome = reconcile_backend(
+            "v1",
+            desired,
+            observed,
+            60.0,
+            owners=(),
+            launches=True,
+            time_of_day_s=60.0,
+            room=StartRoom(None, most_starting),
+        )
+        return [action.count for action in outcome.actions if isinstance(action, StartReplicas)]
+
+    observed = Observed()
+    assert (started(observed), started(observed, None)) == ([3], [5_000])
+    for replica_id in "abc":
+        observed = launched(observed, replica_id)
+    assert started(observed) == []
+    observed = ready(observed, "a", now=1.0)
+    assert started(observed) == [4], "with those that run already"
+    observed = launches.waits(observed, "b", "for a device", now=2.0).observed
+    assert started(observed) == [5]
+    observed = launches.exited(observed, "c", "was killed by SIGKILL", failed=True, now=3.0).observed
+    assert started(observed) == [5], "three start beside a and b"
 
 
 # -- found again -------------------------------------------------------------------------------------------------
