@@ -205,13 +205,13 @@ class Reading(Generic[SettingsT]):
     def _yaml(self, path: _Given) -> dict[Any, Any]:
         import yaml  # noqa: PLC0415 - for processes that have a file of settings
 
-        from slotmesh.spec.safe_yaml import read_yaml  # noqa: PLC0415 - likewise
+        from slotmesh.spec.safe_yaml import read_settings  # noqa: PLC0415 - likewise
 
         if path.value is _NOTHING:
             problem = "needs a path"
         else:
             try:
-                content = read_yaml(Path(path.value).read_text(encoding="utf-8"))
+                content = read_settings(Path(path.value).read_text(encoding="utf-8"))
             except (OSError, UnicodeError) as error:
                 problem = f"{path.value} cannot be read: {getattr(error, 'strerror', None) or error}"
             except yaml.YAMLError as error:
@@ -294,7 +294,5 @@ def _is_service_link(variable: str, value: str) -> bool:
 
 
 def _text(value: Any) -> Any:
-    """A scalar of the file as the text of a flag, so that both are parsed alike."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
+    """A scalar of the file as the text of a flag, so that both are parsed alike. Numbers are texts already."""
+    return str(value).lower() if isinstance(value, bool) else value

@@ -48,7 +48,7 @@ from slotmesh.spec.model import (
 )
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.rules import mesh_violations, number, show
-from slotmesh.spec.safe_yaml import BoundedLoader, read_with, surprises
+from slotmesh.spec.safe_yaml import UniqueKeyLoader, read_with, surprises
 from slotmesh.spec.sections import MAX_SPEC_BYTES, SECTIONS, Names
 from slotmesh.spec.setting import FOREIGN, Setting, SettingKind, choices
 from slotmesh.spec.tenants import limits_of
@@ -332,7 +332,7 @@ def _meant(name: str, known: Names) -> str:
 
 def _yaml(text: str | bytes) -> object:
     try:
-        return read_with(_UniqueKeyLoader, text, _warn_of_surprises)
+        return read_with(UniqueKeyLoader, text, _warn_of_surprises)
     except yaml.MarkedYAMLError as error:
         where = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
         raise InvalidSpec([SpecViolation("", f"{where}{error.problem or error}")]) from error
@@ -343,25 +343,6 @@ def _yaml(text: str | bytes) -> object:
 def _warn_of_surprises(document: yaml.Node) -> None:
     for surprise in surprises(document):
         log.warning("%s", surprise)
-
-
-class _UniqueKeyLoader(BoundedLoader):
-    """Refuses repeated keys, of which plain YAML silently uses the last.
-
-    Keys count as the text has them: an explicit key may override one from a merge key (`<<`).
-    """
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"{show(key.value)} is given twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return node
 
 
 def _kind(value: object) -> str:

@@ -10,13 +10,14 @@ secret.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import yaml
 
 from slotmesh.names import is_utf8
 from slotmesh.spec.model import SpecViolation
+from slotmesh.spec.rules import show
 
 MAX_NODES: Final = 1_000_000
 """The limit of values in one file; each use of an alias counts."""
@@ -105,13 +106,46 @@ class BoundedLoader(yaml.SafeLoader):
         return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
+class UniqueKeyLoader(BoundedLoader):
+    """Refuses repeated keys, of which plain YAML silently uses the last.
+
+    Keys count as the text has them: an explicit key may override one from a merge key (`<<`).
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{show(key.value)} is given twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return node
+
+
+class _WrittenNumbers(UniqueKeyLoader):
+    """Numbers are the texts that were written: as those of flags and variables, `0100` is of base 10."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        value = super().construct_object(node, deep=deep)
+        return node.value if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS else value
+
+
+def read_settings(text: str) -> Any:
+    """A file of settings of a process; None if it is empty. Raises yaml.YAMLError."""
+    return read_with(_WrittenNumbers, text)
+
+
 _NUMBERS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
 
 _SECTION: Final = "backends"
 _SETTING: Final = "user_config"
 _TAG: Final = "tag:yaml.org,2002:"
-_READ_AS: Final = {
+_Surprises = Mapping[str, tuple[re.Pattern[str], str]]
+_READ_AS: Final[_Surprises] = {
     "bool": (re.compile(r"(?!true$|false$).*", re.IGNORECASE), "a boolean"),
     "int": (
         re.compile(r"[-+]?(0[0-7_]+|0b[01_]+|.*:.*|.*_.*)"),
@@ -120,37 +154,42 @@ _READ_AS: Final = {
     "float": (re.compile(r".*[:_].*"), "a number of base 60, or without its _"),
 }
 """By type: the texts that surprise, and how they are read. JSON and YAML 1.2 have none of these."""
+_OTHER_BASE: Final[_Surprises] = {
+    "int": (re.compile(r"[-+]?(0[0-7_]*[1-7][0-7_]+|0b[01_]+|.*:.*)"), "a number of base 8, 2 or 60"),
+    "float": (re.compile(r".*:.*"), "a number of base 60"),
+}
+"""Those that are other numbers than they seem to be."""
 
 
 def surprises(document: yaml.Node | None) -> Iterator[SpecViolation]:
-    """A warning for each surprising value below `backends.NAME.user_config`: `no`, `0644`, `12:30`.
+    """A warning for each surprising value: `no`, `0644`, `12:30`.
 
-    No rule can find these, as any JSON value is valid there.
+    No rule can find these below `backends.NAME.user_config`, as any JSON value is valid there. Elsewhere only numbers
+    surprise: `010` is 8.
     """
-    for section, backends in _entries(document):
-        if section != _SECTION:
-            continue
-        for name, backend in _entries(backends):
-            for setting, config in _entries(backend):
-                if setting == _SETTING:
-                    yield from _below(config, f"{_SECTION}.{name}.{_SETTING}", frozenset())
+    for section, resources in _entries(document):
+        for name, resource in _entries(resources):
+            for setting, value in _entries(resource):
+                read_as = _READ_AS if section == _SECTION and setting == _SETTING else _OTHER_BASE
+                yield from _below(value, f"{section}.{name}.{setting}", frozenset(), read_as)
 
 
-def _below(node: yaml.Node, path: str, above: frozenset[int]) -> Iterator[SpecViolation]:
+def _below(node: yaml.Node, path: str, above: frozenset[int], read_as: _Surprises) -> Iterator[SpecViolation]:
     if id(node) in above:
         return  # an alias inside itself; the loader reports it
     above |= {id(node)}
     if isinstance(node, yaml.ScalarNode):
-        pattern, read = _READ_AS.get(node.tag.removeprefix(_TAG), (None, ""))
+        pattern, read = read_as.get(node.tag.removeprefix(_TAG), (None, ""))
         line = node.start_mark.line + 1
         if pattern is not None and node.style is None and pattern.fullmatch(node.value):
-            yield SpecViolation(path, f"YAML reads it as {read}; quote it if it is a text (line {line})")
+            way_out = "quote it if it is a text" if read_as is _READ_AS else "write it with decimal digits alone"
+            yield SpecViolation(path, f"YAML reads it as {read}; {way_out} (line {line})")
     elif isinstance(node, yaml.SequenceNode):
         for index, each in enumerate(node.value):
-            yield from _below(each, f"{path}.{index}", above)
+            yield from _below(each, f"{path}.{index}", above, read_as)
     else:
         for name, each in _entries(node):
-            yield from _below(each, f"{path}.{name}", above)
+            yield from _below(each, f"{path}.{name}", above, read_as)
 
 
 def _entries(node: yaml.Node | None) -> Iterator[tuple[str, yaml.Node]]:

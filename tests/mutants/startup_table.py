@@ -13,6 +13,13 @@ LIGHT: Final = "tests/contract/mesh/test_light_start.py"
 
 STARTUP: Final = (
     mutant(
+        "a file of settings has numbers of base 8",
+        "slotmesh/spec",
+        "return node.value if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS else value",
+        "return value",
+        "tests/unit/test_config.py",
+    ),
+    mutant(
         "the init of a container reaps the service alone",
         "slotmesh/runtime",
         "os.waitpid(-1, os.WNOHANG)",

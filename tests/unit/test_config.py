@@ -61,6 +61,18 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
+def test_numbers_of_a_file_are_read_as_those_of_flags(tmp_path: Path) -> None:
+    assert parse(["--config", write(tmp_path, "{max_queued: 010, share: 0.50}")]).max_queued == 10
+    for text in ("1:30", "0x10", "0b11"):
+        [error] = mistakes(["--config", write(tmp_path, f"max_queued: {text}")])
+        assert f"got '{text}'" in error
+
+
+def test_a_setting_that_a_file_gives_twice_is_refused(tmp_path: Path) -> None:
+    [error] = mistakes(["--config", write(tmp_path, "max_queued: 1\nname: a\nmax_queued: 2\n")])
+    assert "max_queued is given twice" in error
+
+
 def test_defaults_hold() -> None:
     assert parse() == Example()
 
@@ -143,7 +155,7 @@ def test_an_empty_variable_or_key_is_unset_and_others_variables_are_left_alone(t
 
 
 def test_all_mistakes_are_told_at_once_and_where_they_were_made(tmp_path: Path) -> None:
-    file = write(tmp_path, "{share: 2, wiat: 1s, launcher: docker, memory: [1], insecure: 3}")
+    file = write(tmp_path, "{share: 2, wiat: 1s, launcher: docker, memory: [a], insecure: 3}")
     argv = ["--config", file, "--wait", "5", "--frobnicate", "now", "--max-queud=1", "stray", "--controller"]
     assert mistakes(argv, {"SLOTMESH_MAX_QUEUED": "x", "SLOTMESH_NAME": "Upper"}) == [
         "--frobnicate: no such flag; see --help",
@@ -155,7 +167,7 @@ def test_all_mistakes_are_told_at_once_and_where_they_were_made(tmp_path: Path) 
         "--max-queued: expected a whole number >= 1, got 'x' (from SLOTMESH_MAX_QUEUED)",
         f"--share: expected a number > 0 and <= 1, got '2' (from {file}: share)",
         "--wait: expected a duration > 0s such as 250ms, 30s or 2m, got '5'",
-        f"--memory: expected a size >= 1KiB such as 64KiB or 4MiB, got [1] (from {file}: memory)",
+        f"--memory: expected a size >= 1KiB such as 64KiB or 4MiB, got ['a'] (from {file}: memory)",
         f"--launcher: expected one of process, external, got 'docker' (from {file}: launcher)",
         f"--insecure: expected true or false, got '3' (from {file}: insecure)",
     ]

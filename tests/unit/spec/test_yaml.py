@@ -99,7 +99,8 @@ PLAIN = """
 backends:
   v1:
     handler: "app:Model"
-    max_queued_calls: 0100
+    max_queued_calls: 1_000
+    max_ongoing: 07
     user_config: {a: true, b: False, c: 10, d: 1.5, e: 1e3, f: "no", g: '0644', h: ~, i: 0, j: -3, k: 0x1f, l: none}
 """
 
@@ -117,6 +118,18 @@ def test_values_that_yaml_1_1_reads_otherwise_are_warned_of(caplog: pytest.LogCa
     ]
     assert warned[0] == f"{at}.country: YAML reads it as a boolean; quote it if it is a text (line 6)"
     assert not any("0644" in line for line in warned), "a value may be secret"
+
+
+def test_settings_of_another_base_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    text = "backends:\n  v1: {handler: 'a:B', num_replicas: 010, max_ongoing: 1:30, priority_weights: [0_7]}\n"
+    with pytest.raises(InvalidSpec):
+        parse_mesh(f"{text}endpoints: {{e: {{traffic: {{v1: 1:00.5}}}}}}")
+    read, way_out = "YAML reads it as a number of base", "write it with decimal digits alone"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"backends.v1.num_replicas: {read} 8, 2 or 60; {way_out} (line 2)",
+        f"backends.v1.max_ongoing: {read} 8, 2 or 60; {way_out} (line 2)",
+        f"endpoints.e.traffic.v1: {read} 60; {way_out} (line 3)",
+    ]
 
 
 def test_values_that_all_read_alike_are_not(caplog: pytest.LogCaptureFixture) -> None:
