@@ -87,8 +87,8 @@ class TokenTrials:
                     await self._answer(authorization)
             except SlotmeshError as error:
                 if error.reason not in _UNANSWERED:
-                    if error.reason is Reason.UNAUTHENTICATED:
-                        raise
+                    if error.reason is Reason.UNAUTHENTICATED:  # of an rpc that the client has not called
+                        raise unauthenticated("the bearer token is not accepted") from None
                     return
                 if loop.time() > end:
                     raise

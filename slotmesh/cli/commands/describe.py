@@ -43,7 +43,7 @@ async def describe(
     if slash and kind == ENDPOINT:
         await traffic(endpoint, as_document=as_document, output=output, address=address)
         return
-    form, backend = form_of(output, as_document), name_of(BACKEND)(name)
+    form, backend = form_of(output, as_document), name_of(BACKEND, ENDPOINT)(name)
     async with Operator.at(address) as operator:
         try:
             described = await operator.send(pb.GetBackendRequest(name=backend))

@@ -74,6 +74,7 @@ async def test_tokens_are_those_of_their_holders(tmp_path: Path) -> None:
         for headers in (OCTETS, bearer("smt_nonsense"), {**OCTETS, "authorization": "Basic eDp5"}, bearer("a b")):
             answer = await echoed(ingress, headers)
             assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+            assert "slotmesh.v1" not in answer.json["detail"], "the client has called no rpc"
         assert (await http(ingress.address, "GET", "/-/openapi.json")).status == 401
         told = await http(ingress.address, "GET", "/-/openapi.json", b"", bearer(mine))
         assert "/words/echo" in told.json["paths"]

@@ -61,6 +61,7 @@ def told(*arguments: str) -> str:
         (("scale", "digits", ""), "Invalid value for 'N': must be a whole number, is empty"),
         (("scale", "digits", "9" * 30), "Invalid value for 'N': must be at most 10000, is 999"),
         (("rollback", "-1"), "'REVISION': must be at least 0"),
+        (("describe", "route/tiles"), "takes backend/NAME or endpoint/NAME, is route/tiles"),
         (("describe", "-1"), "no argument here begins with - and a digit"),
         (("certs", "init", "--hours", "1"), "'--hours': must be at least 24, is 1"),
         (("check", "--wait", "99999999999h"), "'--wait': the duration '99999999999h' is too long"),
