@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from typing_extensions import ParamSpec, TypeVar
 
 ResultT = TypeVar("ResultT", covariant=True)
-P = ParamSpec("P", default=...)
+if TYPE_CHECKING:
+    P = ParamSpec("P", default=...)
+else:
+    # Python 3.13.0 to 3.13.7 cannot add a further default, ValueT's, behind one that is no list (cpython#138859):
+    # `Method[Any]` would be a TypeError there.
+    P = ParamSpec("P", default=[...])
 ValueT = TypeVar("ValueT", covariant=True, default=ResultT)
 """One value of a handler that yields; the result of one that returns."""
 OtherT = TypeVar("OtherT")
