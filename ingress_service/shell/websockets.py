@@ -86,7 +86,8 @@ class Sockets:
             unrepeatable(terms, "a WebSocket")
             with self.mesh.visit(scope, headers) as visitor:
                 async with self.mesh.caller_of(visitor) as caller:
-                    await send({"type": "websocket.accept", "headers": [(HEADER, request_id.encode())]})
+                    lines, held = [(HEADER, request_id.encode())], HeldBody(self._bodies, visitor.who)
+                    await send({"type": "websocket.accept", "headers": lines, "held": held})
 
                     async def schemas() -> Schemas | None:
                         if not query and not found.arguments:

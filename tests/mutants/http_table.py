@@ -106,6 +106,20 @@ _UPLOADS: Final = (
 
 _SHARES: Final = (
     mutant(
+        "unfinished messages of WebSockets do not count",
+        INGRESS,
+        "self._held.become(self._ahead_bytes + len(self._parts) + len(self._conn.reader.buffer))",
+        "self._held.become(self._ahead_bytes + len(self._parts))",
+        "tests/contract/ingress/test_floods.py",
+    ),
+    mutant(
+        "messages of WebSockets that wait behind a call do not count",
+        INGRESS,
+        "self._held.become(self._ahead_bytes + len(self._parts) + len(self._conn.reader.buffer))",
+        "self._held.become(len(self._parts) + len(self._conn.reader.buffer))",
+        "tests/contract/ingress/test_floods.py",
+    ),
+    mutant(
         "one holder can take all of a bound that many share",
         "slotmesh/calls",
         "if has_share and held > self.share and held - amount > own:",

@@ -1,8 +1,9 @@
 """One WebSocket on the event loop, as an ASGI app has it; `websockets` knows the protocol.
 
-Invariants: messages are read ahead within a bound, so that the client's end is seen while a call runs; a client that
-leaves, by a close frame or without, cancels the task that serves it, and what it has sent ahead is dropped. Frames are
-read only after the application has accepted the handshake. No timer a connection: `overdue` is called once in a while.
+Invariants: messages are read ahead within a bound, so that the client's end is seen while a call runs; from their first
+byte they count among the bodies that are held; a client that leaves, by a close frame or without, cancels the task that
+serves it, and what it has sent ahead is dropped. Frames are read only after the application has accepted the handshake.
+No timer a connection: `overdue` is called once in a while.
 Owner: the server; made by the connection of HTTP that has read the handshake.
 """
 
@@ -26,7 +27,8 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from ingress_service.core.http1.heads import RequestHead
-from ingress_service.core.problems import Problem
+from ingress_service.core.problems import Problem, RequestRefusal
+from ingress_service.shell.bodies import HeldBody
 from ingress_service.shell.http.served_connections import Address, PauseReason, ServedConnection, ServedConnections
 from slotmesh.errors import Reason
 
@@ -64,6 +66,8 @@ class SocketProtocol(ServedConnection):
         self._parts = bytearray()
         """Of the message that is being read."""
         self._is_text = False
+        self._held: HeldBody | None = None
+        """Counts what is here of messages that the application has not taken; None until it has accepted."""
         self._has_left = False
         self._closes_at = inf
         """When the connection is closed, whether the client has answered the close frame or not."""
@@ -85,7 +89,7 @@ class SocketProtocol(ServedConnection):
             self._response = self._conn.accept(request)
             if self._response.status_code != 101:
                 scope["refused"] = _malformed(self._response.status_code, self._conn.handshake_exc)
-        self._messages.append({"type": "websocket.connect"})
+        self._messages.append({"type": "websocket.connect", "size": 0})
         self._task = self.begin_task(self._serve(scope))
         if rest:
             self.data_received(rest)
@@ -103,12 +107,16 @@ class SocketProtocol(ServedConnection):
             if isinstance(event, Frame):
                 self._take(event)
         self._write()
+        self._count()
         if self._conn.parser_exc is not None:
             self.client_left()
 
     def client_left(self) -> None:
         if not self._has_left:
             self._has_left = True
+            self._parts.clear()
+            if self._held is not None:
+                self._held.close()
             self._messages.clear()
             self._event.set()
             if self._task is not None:
@@ -157,7 +165,8 @@ class SocketProtocol(ServedConnection):
             self._event.clear()
             await self._event.wait()
         message = self._messages.popleft()
-        self._ahead_bytes -= _size(message)
+        self._ahead_bytes -= message["size"]
+        self._count()
         if self._ahead_bytes <= self.shared.limits.ahead_bytes:
             self.resume(PauseReason.UNTAKEN)
         return message
@@ -169,6 +178,7 @@ class SocketProtocol(ServedConnection):
             return
         kind = message["type"]
         if kind == "websocket.accept":
+            self._held = message["held"]
             self._accept(message.get("headers", ()))
         elif kind == "websocket.close" and self._conn.state is State.CONNECTING:
             self._refuse(message.get("problem") or _refused(403, "the WebSocket was not accepted"))
@@ -242,10 +252,12 @@ class SocketProtocol(ServedConnection):
         data, self._parts = bytes(self._parts), bytearray()
         if self._conn.state is not State.OPEN or self._has_left:
             return
-        message: dict[str, Any] = {"type": "websocket.receive", "bytes": data}
-        if self._is_text:
+        message: dict[str, Any] = {"type": "websocket.receive", "size": MESSAGE_BYTES + len(data)}
+        if not self._is_text:
+            message["bytes"] = data
+        else:
             try:
-                message = {"type": "websocket.receive", "text": data.decode()}
+                message["text"] = data.decode()
             except UnicodeDecodeError:
                 self._conn.fail(CloseCode.INVALID_DATA, "a text message is not UTF-8")
                 self._write()
@@ -253,9 +265,20 @@ class SocketProtocol(ServedConnection):
                 return
         self._messages.append(message)
         self._event.set()
-        self._ahead_bytes += _size(message)
+        self._ahead_bytes += message["size"]
         if self._ahead_bytes > self.shared.limits.ahead_bytes:
             self.pause(PauseReason.UNTAKEN)
+
+    def _count(self) -> None:
+        """Counts the messages that are here. Closes the socket, with 1013, if there is no room for them."""
+        if self._held is None or self._has_left:
+            return
+        try:
+            self._held.become(self._ahead_bytes + len(self._parts) + len(self._conn.reader.buffer))
+        except RequestRefusal as error:
+            self._conn.fail(CloseCode.TRY_AGAIN_LATER, error.problem.detail)
+            self._write()
+            self.client_left()
 
     def _write(self) -> None:
         data = b"".join(self._conn.data_to_send())
@@ -291,8 +314,3 @@ def _malformed(status: int, error: Exception | None) -> Problem:
     if isinstance(error, InvalidHeader) and error.name == "Sec-WebSocket-Version":
         return replace(problem, headers={error.name: "13"})
     return problem
-
-
-def _size(message: dict[str, Any]) -> int:
-    """Its share of the bound."""
-    return MESSAGE_BYTES + len(message.get("text") or message.get("bytes") or "")

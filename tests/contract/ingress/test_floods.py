@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosedError
 
 import slotmesh
+from slotmesh.calls.fair_shares import FairBound
 from tests.contract.ingress.test_security import bearer, echoed, secured
 from tests.support.controllers import eventually
 from tests.support.http_client import HttpAnswer, HttpConnection, http_connection, request_bytes
@@ -57,6 +59,11 @@ async def held_mesh(**settings: Any) -> AsyncIterator[tuple[ServedMesh, Held]]:
             yield served, held
         finally:
             held.gate.set()
+
+
+def frame_head(size: int) -> bytes:
+    """Of a binary message of a client with `size` bytes, masked with zeros."""
+    return b"\x82\xff" + size.to_bytes(8, "big") + bytes(4)
 
 
 async def asked(served: ServedMesh, host: str, **headers: str) -> HttpAnswer:
@@ -160,9 +167,45 @@ async def test_messages_of_sockets_count_as_bodies() -> None:
     async with held_mesh(max_held_size="1MiB") as (served, _):
         async with connect(f"ws://{served.address}/held/echo") as socket:
             await socket.send('["' + "x" * MIB + '"]')
-            assert '"QUOTA_EXCEEDED"' in str(await socket.recv())
+            with pytest.raises(ConnectionClosedError, match=r"1013.*--max-held-size"):
+                await socket.recv()
         bound = served.ingress.bodies.bound
         await wait_until(lambda: not bound.held, what="the message to be let go of")
+
+
+async def is_refused(socket: ClientConnection, bound: FairBound[Any]) -> bool:
+    """Whether the socket is closed, with 3 MiB of a message; or else these are counted."""
+    counted = bound.total + 3 * MIB
+    socket.transport.write(frame_head(4 * MIB - 1) + bytes(3 * MIB))
+    await wait_until(lambda: bound.total >= counted or socket.close_code is not None, what="it is counted, or closed")
+    return socket.close_code == 1013
+
+
+async def test_unfinished_messages_of_sockets_count_and_leave_room_for_others() -> None:
+    async with held_mesh(max_held_size="16MiB", max_body_size="4MiB") as (served, _), AsyncExitStack() as stack:
+        bound = served.ingress.bodies.bound
+        refused = 0
+        for _ in range(8):
+            socket = await stack.enter_async_context(
+                connect(f"ws://{served.address}/held/echo", compression=None, local_addr=(FLOODER, 0))
+            )
+            stack.callback(socket.transport.abort)
+            refused += await is_refused(socket, bound)
+        assert refused
+        assert bound.held[FLOODER] <= bound.share
+        await all_are_answered(served)
+    await wait_until(lambda: bound.total == 0 and not bound.held, what="all messages to be let go of")
+
+
+async def test_messages_that_wait_behind_a_call_count() -> None:
+    async with held_mesh(max_held_size="1MiB") as (served, held):
+        async with connect(f"ws://{served.address}/held/hold") as socket:
+            await socket.send("[]")
+            await wait_until(lambda: held.running == 1, what="the call runs")
+            await socket.send('["' + "€" * 1_000 + '"]')
+            await wait_until(lambda: served.ingress.bodies.held >= 3_000, what="the message is counted")
+            held.gate.set()
+        await wait_until(lambda: not served.ingress.bodies.held, what="all messages to be let go of")
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
