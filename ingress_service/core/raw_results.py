@@ -29,8 +29,8 @@ _NULLS: Final = frozenset({b"null", b"\xc0"})
 
 def has_own_type(head: ResponseHead, form: str) -> bool:
     """Whether the handler has set a Content-Type that is none of values. `form`: of the call."""
-    own = next((value for name, value in head.lines if name == b"content-type"), b"").lower()
-    return bool(own) and form != OCTETS and b"json" not in own and b"msgpack" not in own
+    own = next((value for name, value in head.lines if name == b"content-type"), b"").partition(b";")[0].strip().lower()
+    return own != b"" and form != OCTETS and not own.endswith((b"/json", b"+json", b"msgpack"))
 
 
 def raw_result(form: str, result: bytes, method: DescribedMethod | None) -> Generator[None, None, bytes]:

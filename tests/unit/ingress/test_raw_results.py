@@ -39,6 +39,10 @@ def body(form: str, result: bytes, schema: Any, *, yields: bool = False) -> tupl
         ("application/octet-stream", JSON, True),
         ("image/png", OCTETS, False),
         ("application/geo+JSON", JSON, False),
+        ("application/json; charset=utf-8", JSON, False),
+        ("application/x-ndjson", JSON, True),
+        ("application/json-seq", JSON, True),
+        ("application/geojson-x; profile=json", JSON, True),
         ("application/vnd.msgpack", MSGPACK, False),
     ],
 )
