@@ -57,6 +57,7 @@ def config(**values: Any) -> mesh_pb2.Backend:
         (WITH_MESH, "endpoints.e.tenants.overrides.a.b.burst", 'mesh.endpoints[0].tenants.overrides["a.b"].burst'),
         (WITH_MESH, "endpoints.e.grpc_services", "mesh.endpoints[0].grpc_services"),
         (WITH_MESH, "routes./a/{b}.c.methods", "mesh.routes[1].methods"),
+        (WITH_MESH, "routes./a/{b}.c", "mesh.routes[1].name"),
         (WITH_MESH, "endpoints.other.traffic.v1", "mesh"),
         (pb.ApplyBackendRequest(backend=config(a=[{"b": 1}])), "backends.v1.handler", "backend.handler"),
         (
