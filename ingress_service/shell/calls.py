@@ -103,8 +103,8 @@ def head_of(result: bytes) -> tuple[bytes, ResponseHead]:
 
 
 _OTHER_CALL: Final = (
-    "Idempotency-Key: was used for another request, with another path, body, content type or model; choose a new key"
-    " for each"
+    "Idempotency-Key: was used for another request, with another path, body, Content-Type, Accept or model; choose a"
+    " new key for each"
 )
 MAX_SPECS: Final = 1_024
 """Of an endpoint: kinds of calls that share something."""

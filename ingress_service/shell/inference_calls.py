@@ -161,13 +161,19 @@ class Inferences:
             return method
         payload = payload_of(request.inputs, len(request.inputs)) if request.inputs else _NO_PAYLOAD
         payload = carried(answer.trace, payload, answer.facts)
-        try:
-            with self._mesh.calling(caller, endpoint, who, len(payload), terms.ordering_key) as calls:
-                result, backend = await make_inference(calls, method, terms, payload)
-        except MethodNotFound:
-            self._mesh.described.forget(caller, endpoint)
-            raise
-        return answer_of(replace(request, inputs=()), result, backend)
+        while True:
+            try:
+                with self._mesh.calling(caller, endpoint, who, len(payload), terms.ordering_key) as calls:
+                    result, backend = await make_inference(calls, method, terms, payload)
+                return answer_of(replace(request, inputs=()), result, backend)
+            except MethodNotFound:
+                # The method was that of before, or of no replica at all: the one that has refused it has others.
+                self._mesh.described.forget(caller, endpoint)
+                before, method = method, await self._method(caller, endpoint, meaning)
+                if method == before:
+                    raise
+            if isinstance(method, Failure):
+                return method
 
     async def _method(self, caller: HttpCaller, model: str, meaning: ParameterMeaning) -> str | Failure:
         """The method that is called, which has one result."""

@@ -54,6 +54,13 @@ _UPLOADS: Final = (
         "tests/contract/ingress/test_unknown_methods.py",
     ),
     mutant(
+        "an inference is refused for the method that no replica had named",
+        INGRESS,
+        "                if method == before:\n                    raise\n",
+        "                raise\n",
+        "tests/contract/ingress/test_unknown_methods.py",
+    ),
+    mutant(
         "what a body is converted to is not counted beside it",
         INGRESS,
         "        held.hold_beside(upload_bytes(forms.call, len(body), most))\n",

@@ -49,6 +49,23 @@ async def test_messages_of_a_socket_are_read_as_their_method_wants_once_it_is_kn
             assert json.loads(await socket.recv())["value"]["word"] == "12"
 
 
+class Doubles:
+    async def predict(self, x: list[float]) -> list[float]:
+        return [2 * number for number in x]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("named", "status"), [(None, 200), ("predict", 200), ("nothing", 404)])
+async def test_the_first_inference_is_a_call_of_the_method_that_there_is(named: str | None, status: int) -> None:
+    tensor = {"name": "x", "shape": [2], "datatype": "FP64", "data": [1.0, 2.0]}
+    body = {"inputs": [tensor], **({"parameters": {"method": named}} if named else {})}
+    async with served_mesh({"doubles": Backend(Doubles, settings=FROM_ZERO)}) as served:
+        answer = await served.ask("POST", "/v2/models/doubles/infer", json.dumps(body).encode())
+        assert answer.status == status, answer.body
+        if status == 200:
+            assert answer.json["outputs"][0]["data"] == [2.0, 4.0]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served() -> AsyncIterator[ServedMesh]:
     async with served_mesh({"kinds": Kinds}) as mesh:
