@@ -83,8 +83,6 @@ def _of_named_resource(request: Message, section: str, rest: str) -> str:
 def _inside(section: str, rest: str, name: str) -> str:
     """The path behind the name of the resource."""
     inside = rest[len(name) :].removeprefix(".")
-    if section == "routes":
-        return inside or "name"  # of which there are rules
     first, dot, more = inside.partition(".")
     return f"{_IN_ENDPOINTS.get(first, first)}{dot}{more}" if section == "endpoints" else inside
 

@@ -193,8 +193,8 @@ _FIELDS: Final = (
     mutant(
         "BadRequest names no field of a route for its path",
         "slotmesh/convert",
-        'return inside or "name"',
-        "return inside",
+        '("" if is_name(resource.name) else "name")',
+        '""',
         "tests/unit/spec/test_request_paths.py",
     ),
     mutant(
