@@ -9,12 +9,14 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
@@ -59,22 +61,25 @@ def copy_to(folder: Path) -> Path:
 
 
 def run_tests(root: Path, tests: Iterable[str]) -> tuple[int, str]:
-    """Exit status and output of pytest in a copy."""
+    """Exit status and output of pytest in a copy. What broken code has left running ends with it."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            [sys.executable, *PYTEST, *tests],
-            cwd=root,
-            env=environment,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return -1, f"no end within {TIMEOUT_S:g} s"
-    return done.returncode, done.stdout.decode(errors="replace")
+    with subprocess.Popen(
+        [sys.executable, *PYTEST, *tests],
+        cwd=root,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return -1, f"no end within {TIMEOUT_S:g} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, output.decode(errors="replace")
 
 
 def judge(mutant: Mutant, root: Path) -> Verdict:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,7 @@ def test_a_time_that_has_passed_arms_the_timer_and_does_not_disarm_it() -> None:
     assert 0.0 < delays[0] < 0.001
 
 
+Start = Callable[..., subprocess.Popen[bytes]]
 PROGRAM = """
     import signal, sys, threading, time
     from replica_service.shell.stopping import KernelTimer
@@ -81,12 +84,21 @@ PROGRAM = """
 """
 
 
-def start(delay_s: float, before: str = "") -> subprocess.Popen[bytes]:
-    program = textwrap.dedent(PROGRAM).format(delay_s=delay_s, before=before)
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"armed\n"
-    return process
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts the program; what runs at the end is killed."""
+    with ExitStack() as processes:
+
+        def started(delay_s: float, before: str = "") -> subprocess.Popen[bytes]:
+            program = textwrap.dedent(PROGRAM).format(delay_s=delay_s, before=before)
+            process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+            processes.callback(process.wait, 60)
+            processes.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"armed\n"
+            return process
+
+        yield started
 
 
 def is_pending(pid: int, number: signal.Signals) -> bool:
@@ -104,7 +116,7 @@ def is_pending(pid: int, number: signal.Signals) -> bool:
     ],
     ids=["as started", "ignored", "blocked"],
 )
-def test_the_timer_ends_a_process_that_does_nothing_but_run(before: str) -> None:
+def test_the_timer_ends_a_process_that_does_nothing_but_run(start: Start, before: str) -> None:
     process = start(0.1, before)
     assert process.stdout is not None
     with process.stdout as out:
@@ -113,7 +125,7 @@ def test_the_timer_ends_a_process_that_does_nothing_but_run(before: str) -> None
     assert process.wait(60) == -signal.SIGALRM
 
 
-def start_stopped() -> subprocess.Popen[bytes]:
+def start_stopped(start: Start) -> subprocess.Popen[bytes]:
     """A process that was stopped before its timer ran out."""
     for delay_s in (0.3, 3.0, 30.0):
         process = start(delay_s)
@@ -125,8 +137,8 @@ def start_stopped() -> subprocess.Popen[bytes]:
     raise AssertionError("this machine takes longer than 30 s to stop a process")
 
 
-def test_a_process_that_stood_still_ends_before_its_own_code_runs_again() -> None:
-    process = start_stopped()
+def test_a_process_that_stood_still_ends_before_its_own_code_runs_again(start: Start) -> None:
+    process = start_stopped(start)
     assert process.stdout is not None
     with process.stdout as out:
         os.set_blocking(out.fileno(), False)
