@@ -172,13 +172,16 @@ class SocketProtocol(ServedConnection):
         return message
 
     async def send(self, message: dict[str, Any]) -> None:
-        """As ASGI has it. What is sent to a client that has left is dropped."""
+        """As ASGI has it. What is sent to a client that has left is dropped.
+
+        `held` of an accept is the HeldBody that counts messages; without it they count nowhere.
+        """
         await self.drain()
         if self._has_left:
             return
         kind = message["type"]
         if kind == "websocket.accept":
-            self._held = message["held"]
+            self._held = message.get("held")
             self._accept(message.get("headers", ()))
         elif kind == "websocket.close" and self._conn.state is State.CONNECTING:
             self._refuse(message.get("problem") or _refused(403, "the WebSocket was not accepted"))
