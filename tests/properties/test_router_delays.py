@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from router_service.core.events import HandlerStateReported
 from router_service.core.preferences.delays import LOADS
+from slotmesh.errors import Reason
 from tests.support.examples import examples
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import caller
@@ -51,6 +52,10 @@ class DelaysMachine(RuleBasedStateMachine):
 
     def follow(self) -> None:
         """What has left the queue since, and what is passed over now."""
+        for call in self.waiting.keys() & self.world.outcomes.keys():
+            assert self.world.outcomes[call] == Reason.QUEUE_TIMEOUT
+            del self.waiting[call]
+            self.passed.pop(call, None)
         for name in NAMES:
             for call in self.world.at_replica(name):
                 if (gone := self.waiting.pop(call, None)) is not None:
