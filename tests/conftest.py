@@ -36,8 +36,9 @@ settings.register_profile("usual", deadline=None)
 """An example may take as long as a busy machine makes it take."""
 settings.register_profile(QUICK, deadline=None, max_examples=10)
 """A tenth of what is drawn as a rule."""
-settings.register_profile("gate", deadline=None, max_examples=12)
-"""Of `make test`: other examples each time, so that several runs have drawn as many as a usual one."""
+settings.register_profile("gate", deadline=None, max_examples=12, derandomize=True)
+"""Of `make test`: the same examples each time, so that no change is blamed for what it has not broken. All tests,
+`LONG=all`, draw other ones."""
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.register_profile("mutants", deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
 """Whether something fails, not the smallest example of it."""
