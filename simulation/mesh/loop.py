@@ -157,7 +157,10 @@ class NodeLoop(asyncio.AbstractEventLoop):
             asyncio.tasks._unregister_task(task)
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             work: Any = task.get_coro()
-            if inspect.getcoroutinestate(work) != inspect.CORO_CLOSED:
+            state = inspect.getcoroutinestate(work)
+            if state == inspect.CORO_CREATED:
+                work.close()  # it has not begun, of which Python would warn
+            elif state != inspect.CORO_CLOSED:
                 found.append(work)
         return found
 
