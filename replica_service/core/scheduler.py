@@ -134,7 +134,7 @@ class ReplicaScheduler:
         return commands
 
     def follow(self, event: ReplicaEvent, now: float, commands: Commands) -> None:
-        """As `step`, with commands that are also valid if this raises, which is a defect: they are what it got to."""
+        """Adds the commands that follow. If it raises (a defect), those added before are carried out all the same."""
         try:
             HANDLERS[type(event)](self._state, event, now, commands)
         finally:

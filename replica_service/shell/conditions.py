@@ -52,12 +52,13 @@ class Conditions:
 MIN_TIMER_S: Final = 0.001
 """The event loop's timers tick in milliseconds."""
 PAUSE_S: Final = 1.0
+"""How long a timer waits after a step that raised, seconds."""
 
 
 class DeadlineTimer:
     """Fires once, no later than the earliest deadline that was set since it fired last.
 
-    After what it calls has raised, which is a defect, it does not fire for `PAUSE_S`: what raised may still be due.
+    After what it calls has raised, which is a defect, it does not fire for `PAUSE_S`: the same step may still be due.
     """
 
     __slots__ = ("_at", "_fired", "_handle", "_loop", "_not_before", "_now")

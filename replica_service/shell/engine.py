@@ -1,9 +1,7 @@
 """The replica's engine, the only writer of its state: passes events to the scheduler and carries out its commands.
 
-Purpose: connects the streams, the executors and the core. All of it is synchronous; nothing is awaited between an event
-and its commands.
-Invariants: events reach the scheduler only by `post`; every outcome goes into the outbox of the router that sent the
-call.
+Purpose: connects streams, executors and core. It is synchronous: nothing is awaited between an event and its commands.
+Invariants: events reach the scheduler only by `post`; each outcome goes into the outbox of the call's router.
 Owner: the app, on one event loop.
 """
 
@@ -332,11 +330,13 @@ class Engine:
         try:
             scheduler.follow(event, self._now(), commands)
         finally:
-            self._carry_out(commands)
-            if (deadline := scheduler.next_deadline()) is not None:
-                self._timer.set(deadline)
-            if self._waiters:
-                self._conditions.look_around()
+            try:
+                self._carry_out(commands)
+            finally:
+                if (deadline := scheduler.next_deadline()) is not None:
+                    self._timer.set(deadline)
+                if self._waiters:
+                    self._conditions.look_around()
 
     def _carry_out(self, commands: list[ReplicaCommand]) -> None:
         defect: Exception | None = None

@@ -290,7 +290,7 @@ class RouterScheduler:
         return step.commands
 
     def follow(self, event: RouterEvent, step: Step) -> None:
-        """As `step`, whose commands are also valid if this raises, which is a defect: they are what it got to."""
+        """Adds the commands that follow. If it raises (a defect), those added before are carried out all the same."""
         self._handlers[type(event)](event, step)
         if step.has_flipped:
             self._availability.follow(step)

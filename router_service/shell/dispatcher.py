@@ -301,7 +301,7 @@ class Dispatcher:
         try:
             self.post(RouterTimePassed())
         except Exception:
-            # What raises is still due: other timers wait, so that it is not tried at each turn of the event loop.
+            # The same step may still be due: without a pause the timer would fire at each turn of the event loop.
             self._not_before = now + PAUSE_S
             if self._timer is not None:
                 self._timer.cancel()

@@ -54,8 +54,12 @@ async def test_an_outbox_that_raises_costs_another_router_no_call() -> None:
         broken, _ = open_link(host.engine)
         broken.outbox = BrokenOutbox()
         unknown = host.run("nothing", [b"1"], link=broken)
+        waiting = asyncio.ensure_future(host.engine._conditions.until(lambda: host.engine.scheduler.in_use > 0))
+        await asyncio.sleep(0)
         with pytest.raises(ZeroDivisionError):
             host.engine.submit([unknown, host.run("", [b"1"])])
+        assert [future.done() for _, future in host.engine._waiters] == [True], "conditions are looked at all the same"
+        await waiting
         await host.answered(1)
         assert [*host.outbox.results_of.values()] == [b"1"]
 
